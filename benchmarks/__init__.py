@@ -1,0 +1,1 @@
+"""What headrace bench measures, and the peers it measures against."""

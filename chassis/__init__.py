@@ -1,0 +1,1 @@
+"""What every process does the same way: config, server, channel, status, telemetry."""

@@ -1,0 +1,153 @@
+"""Settings of all services: one TOML file, HEADRACE_* variables on top, every fault reported at once.
+
+HEADRACE_GATEWAY__LISTEN=127.0.0.1:9000 sets [gateway] listen. Each service reads its own section and the shared ones.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from headrace.core.errors import ConfigError
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not (host and colon and port.isdigit() and int(port) < 65536):
+        raise ValueError(f"{value!r} is no HOST:PORT")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+"""HOST:PORT; port 0 lets the system choose (listen addresses only)."""
+
+
+def default_home() -> Path:
+    """The folder of converted models: $XDG_CACHE_HOME/headrace, else ~/.cache/headrace."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TransportSettings(_Section):
+    """Both sides of every channel read the same bounds."""
+
+    max_message_bytes: int = Field(4 * 2**20, ge=2**10, le=2**30)
+    keepalive_ms: int = Field(20_000, ge=1_000)
+    drain_s: float = Field(30.0, gt=0, description="longest wait for running work when leaving")
+
+
+class ModelsSettings(_Section):
+    home: Path = Field(default_factory=default_home)
+
+
+class TelemetrySettings(_Section):
+    """Spans go by OTLP/gRPC to `endpoint`, else to OTEL_EXPORTER_OTLP_ENDPOINT, else nowhere."""
+
+    endpoint: str = ""
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+
+class GatewaySettings(_Section):
+    listen: Address = "127.0.0.1:8470"
+    scheduler: Address = "127.0.0.1:8471"
+    preprocess: str = Field("inline", description="inline, or the HOST:PORT of a preprocess service")
+    max_requests: int = Field(1024, ge=1)
+    max_queued_tokens: int = Field(4_000_000, ge=1, description="prompt and answer tokens admitted at once")
+    max_queued_bytes: int = Field(256 * 2**20, ge=1, description="request bytes admitted at once")
+    max_buffered_frames: int = Field(256, ge=1, description="frames kept for a slow reader before its stream is cut")
+    tokenizer_threads: int = Field(2, ge=1, le=64)
+
+
+class SchedulerSettings(_Section):
+    listen: Address = "127.0.0.1:8471"
+    max_waiting_requests: int = Field(10_000, ge=1, description="of each class")
+    max_waiting_tokens: int = Field(20_000_000, ge=1, description="of each class")
+    lease_ms: int = Field(3_000, ge=100)
+
+
+class ExecutorSettings(_Section):
+    listen: Address = "127.0.0.1:8472"
+    advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
+    scheduler: Address = "127.0.0.1:8471"
+    models: tuple[str, ...] = Field(("smollm2",), min_length=1)
+    engine: str = Field("openvino", pattern="^(openvino|reference)$")
+    threads: int = Field(0, ge=0, description="0: all cores")
+    num_slots: int = Field(64, ge=1, le=4096)
+    kv_bytes: int = Field(4 * 2**30, ge=2**20)
+    step_tokens: int = Field(320, ge=2, description="most tokens in one step: decodes first, then prefill chunks")
+
+
+class PreprocessSettings(_Section):
+    listen: Address = "127.0.0.1:8473"
+    threads: int = Field(2, ge=1, le=64)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="HEADRACE_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    transport: TransportSettings = TransportSettings()
+    models: ModelsSettings = Field(default_factory=ModelsSettings)
+    telemetry: TelemetrySettings = TelemetrySettings()
+    gateway: GatewaySettings = GatewaySettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    executor: ExecutorSettings = ExecutorSettings()
+    preprocess: PreprocessSettings = PreprocessSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)  # load_settings merges, so that what is constructed is what was said
+
+
+def load_settings(path: Path | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
+    """Settings from a TOML file (if named), under the environment, under `overrides` (section -> key -> value).
+
+    Raises ConfigError that lists every fault as `section.key: what is wrong`.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    faults = [
+        f"{name}: no section of this name"
+        for name in os.environ
+        if name.startswith("HEADRACE_") and "__" in name and name.removeprefix("HEADRACE_").split("__")[0].lower() not in Settings.model_fields
+    ]
+    try:
+        layers = data, EnvSettingsSource(Settings)(), overrides or {}
+        return_value = Settings(**reduce(_merge, layers, {}))
+    except SettingsError as error:
+        raise ConfigError("\n".join([*faults, str(error)])) from error
+    except ValidationError as error:
+        faults += [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return return_value
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.get(key)
+        merged[key] = _merge(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,130 @@
+"""Every call of every server: bytes that do not decode and errors raised become the right status.
+
+Servicers hold no try/except: they raise core errors. What is not one of those is a fault of ours: the caller gets
+an id, the log gets the traceback under the same id.
+"""
+
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.empty_pb2 import Empty
+
+from headrace.chassis.status import abort
+from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
+
+log = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecodable:
+    error: InvalidRequest
+
+
+class StatusInterceptor(grpc.aio.ServerInterceptor):
+    """Turns what a handler raises into a status, for all four kinds of call."""
+
+    async def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        deserialise = _guarded(handler.request_deserializer) if handler.request_deserializer else None
+        for kind, make in (("unary_unary", grpc.unary_unary_rpc_method_handler), ("stream_unary", grpc.stream_unary_rpc_method_handler)):
+            if behaviour := getattr(handler, kind):
+                return make(_answers_once(behaviour), deserialise, handler.response_serializer)
+        for kind, make in (("unary_stream", grpc.unary_stream_rpc_method_handler), ("stream_stream", grpc.stream_stream_rpc_method_handler)):
+            if behaviour := getattr(handler, kind):
+                return make(_answers_many(behaviour), deserialise, handler.response_serializer)
+        return handler
+
+
+def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Awaitable[Any]]:
+    async def call(request: Any, context: _Context) -> Any:
+        try:
+            return await behaviour(_checked(request), context)
+        except Exception as error:
+            await abort(context, _as_error(error))
+
+    return call
+
+
+def _answers_many(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+    async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
+        try:
+            async for response in behaviour(_checked(request), context):
+                yield response
+        except Exception as error:
+            await abort(context, _as_error(error))
+
+    return call
+
+
+def _as_error(error: Exception) -> HeadraceError:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, HeadraceError):
+        return error
+    incident = secrets.token_hex(6)
+    log.error("unexpected error, incident %s", incident, exc_info=error)
+    return EngineFault(f"internal error, incident {incident}")
+
+
+def _checked(request: Any) -> Any:
+    if isinstance(request, _Undecodable):
+        raise request.error
+    if isinstance(request, Message):
+        return request
+    return _checked_stream(request)
+
+
+async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        if isinstance(request, _Undecodable):
+            raise request.error
+        yield request
+
+
+def _guarded(deserialise: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """grpc answers INTERNAL where a request does not decode; a caller's bad bytes are the caller's fault."""
+
+    def decode(data: bytes) -> Any:
+        try:
+            return deserialise(data)
+        except DecodeError as error:
+            owner = getattr(deserialise, "__self__", None)
+            field = bad_utf8_field(data, owner.DESCRIPTOR) if owner is not None and hasattr(owner, "DESCRIPTOR") else ""
+            what = f"{field} is not valid UTF-8" if field else f"the message does not decode: {error}"
+            return _Undecodable(InvalidRequest(what, field=field or "message", limit="UTF-8" if field else "protobuf wire format"))
+
+    return decode
+
+
+def bad_utf8_field(data: bytes, descriptor: Descriptor) -> str:
+    """The dotted path of the first string field in a message's bytes that is not UTF-8; '' if there is none."""
+    message = Empty()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return ""
+    for unknown in UnknownFieldSet(message):
+        field = descriptor.fields_by_number.get(unknown.field_number)
+        if field is None or not isinstance(unknown.data, bytes):
+            continue
+        if field.type == FieldDescriptor.TYPE_STRING:
+            try:
+                unknown.data.decode()
+            except UnicodeDecodeError:
+                return str(field.name)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type is not None:
+            inner = bad_utf8_field(unknown.data, field.message_type)
+            if inner:
+                return f"{field.name}.{inner}"
+    return ""

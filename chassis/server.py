@@ -1,0 +1,63 @@
+"""The server of a service: standard health and reflection, our interceptors, bounded drain."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from headrace.chassis.channel import channel_options
+from headrace.chassis.config import TransportSettings
+from headrace.chassis.interceptors import StatusInterceptor
+from headrace.core.errors import ConfigError
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHandle:
+    """A running server: the address it is bound to, and its readiness."""
+
+    address: str
+    health: health_aio.HealthServicer
+    services: tuple[str, ...]
+
+    async def set_ready(self, ready: bool) -> None:
+        """Answers Check and Watch for the whole server ('') and each of its services."""
+        for name in ("", *self.services):
+            await self.health.set(name, SERVING if ready else NOT_SERVING)
+
+
+@asynccontextmanager
+async def serve(
+    listen: str, transport: TransportSettings, register: Callable[[grpc.aio.Server], None], services: Sequence[str]
+) -> AsyncIterator[ServerHandle]:
+    """Serves until the block ends, then takes no new call and waits up to `transport.drain_s` for running ones.
+
+    `register` adds the servicers, `services` are their full names. Not ready until `set_ready(True)`.
+    Raises ConfigError where the address cannot be bound.
+    """
+    server = grpc.aio.server(options=channel_options(transport), interceptors=[StatusInterceptor()])
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    register(server)
+    reflection.enable_server_reflection((*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server)
+    host = listen.rpartition(":")[0]
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {listen}: the address is in use or not ours") from error
+    if port == 0:
+        raise ConfigError(f"cannot listen on {listen}: the address is in use or not ours")
+    handle = ServerHandle(f"{host}:{port}", health, tuple(services))
+    await handle.set_ready(False)
+    await server.start()
+    try:
+        yield handle
+    finally:
+        await handle.set_ready(False)
+        await server.stop(transport.drain_s)

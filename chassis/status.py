@@ -1,0 +1,93 @@
+"""One table between errors and gRPC status, used by servers, clients and the faults inside frames.
+
+A status carries google.rpc.ErrorInfo (reason, and field and limit as metadata) and, for overload, RetryInfo.
+"""
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from headrace.api.types.v1.types_pb2 import Fault
+from headrace.core import errors
+
+DOMAIN = "headrace"
+DEFAULT_RETRY_S = 0.5
+
+_CODES: list[tuple[type[errors.HeadraceError], grpc.StatusCode]] = [
+    (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.ScreenRejected, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.Unavailable, grpc.StatusCode.UNAVAILABLE),
+    (errors.EngineNotReady, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.DeadlineMissed, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.Cancelled, grpc.StatusCode.CANCELLED),
+]
+
+
+def code_of(error: errors.HeadraceError) -> grpc.StatusCode:
+    """The gRPC status of an error; INTERNAL where the table has none."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+def to_status(error: errors.HeadraceError) -> Status:
+    """The rich status that goes out with the call's trailing metadata."""
+    info = ErrorInfo(reason=error.reason, domain=DOMAIN)
+    for key, value in (("field", error.field), ("limit", error.limit)):
+        if value:
+            info.metadata[key] = value
+    status = Status(code=code_of(error).value[0], message=error.message)
+    details = [info]
+    if isinstance(error, errors.Overloaded):
+        delay = Duration()
+        delay.FromMilliseconds(round((error.retry_after_s or DEFAULT_RETRY_S) * 1000))
+        details.append(RetryInfo(retry_delay=delay))
+    for detail in details:
+        packed = Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def from_rpc_error(call: grpc.RpcError | grpc.aio.AioRpcError) -> errors.HeadraceError:
+    """The error that a failed call stands for. A status from elsewhere (transport, proxy) takes the nearest kind."""
+    code, message = call.code(), call.details() or ""  # type: ignore[union-attr]
+    info, retry_after_s = ErrorInfo(), None
+    status = _rich_status(call)
+    for detail in status.details if status else ():
+        if detail.Is(ErrorInfo.DESCRIPTOR):
+            detail.Unpack(info)
+        elif detail.Is(RetryInfo.DESCRIPTOR):
+            retry = RetryInfo()
+            detail.Unpack(retry)
+            retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+    kind = errors.ERROR_BY_REASON.get(info.reason) if info.domain == DOMAIN else None
+    kind = kind or next((error for error, known in _CODES if known is code), errors.EngineFault)
+    return kind(message, field=info.metadata.get("field", ""), limit=info.metadata.get("limit", ""), retry_after_s=retry_after_s)
+
+
+def _rich_status(call: grpc.RpcError | grpc.aio.AioRpcError) -> Status | None:
+    for key, value in call.trailing_metadata() or ():  # type: ignore[union-attr]
+        if key == "grpc-status-details-bin":
+            return Status.FromString(value)
+    return None
+
+
+def to_fault(error: errors.HeadraceError) -> Fault:
+    """The error as a member of a frame."""
+    return Fault(reason=error.reason, message=error.message, field=error.field, limit=error.limit, retry_after_ms=round((error.retry_after_s or 0) * 1000))
+
+
+def from_fault(fault: Fault) -> errors.HeadraceError:
+    """The error that a frame's fault stands for."""
+    kind = errors.ERROR_BY_REASON.get(fault.reason, errors.EngineFault)
+    return kind(fault.message, field=fault.field, limit=fault.limit, retry_after_s=fault.retry_after_ms / 1000 or None)
+
+
+async def abort(context: grpc.aio.ServicerContext, error: errors.HeadraceError) -> None:  # type: ignore[type-arg]
+    """Ends the call with the error's status; never returns."""
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))

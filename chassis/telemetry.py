@@ -1,0 +1,70 @@
+"""Tracing and logging of a process: OTLP/gRPC out, W3C context in and out of frames and call metadata."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from headrace.api.types.v1.types_pb2 import TraceContext
+from headrace.chassis.config import TelemetrySettings
+
+_propagator = TraceContextTextMapPropagator()
+
+
+@contextmanager
+def telemetry(service: str, instance: str, settings: TelemetrySettings) -> Iterator[trace.Tracer]:
+    """A tracer for one service of this process, flushed when the block ends.
+
+    Spans go to settings.endpoint, else where the standard OTEL_EXPORTER_OTLP_* variables say, else nowhere (and then
+    cost next to nothing). Several services in one process each have their own, so that traces tell them apart.
+    """
+    endpoint = settings.endpoint or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        yield trace.NoOpTracerProvider().get_tracer("headrace")
+        return
+    resource = Resource.create({"service.name": f"headrace-{service}", "service.namespace": "headrace", "service.instance.id": instance})
+    provider = TracerProvider(resource=resource)
+    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://") or "://" not in endpoint)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
+    try:
+        yield provider.get_tracer("headrace")
+    finally:
+        provider.shutdown()
+
+
+def configure_logging(service: str, settings: TelemetrySettings) -> None:
+    """One line an event on standard error, with the service's name."""
+    logging.basicConfig(level=settings.log_level, format=f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s", force=True)
+
+
+def to_frame(context: trace.SpanContext) -> TraceContext:
+    """The span's context as a frame's member; empty where the span is not recorded."""
+    if not context.is_valid:
+        return TraceContext()
+    return TraceContext(
+        traceparent=f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}", tracestate=context.trace_state.to_header()
+    )
+
+
+def from_frame(frame: TraceContext) -> Context:
+    """The parent context that a frame carries; an empty context where it carries none."""
+    return from_metadata([("traceparent", frame.traceparent), ("tracestate", frame.tracestate)])
+
+
+def link_to(frame: TraceContext) -> trace.SpanContext:
+    """The span context that a frame carries, for a link."""
+    return trace.get_current_span(from_frame(frame)).get_span_context()
+
+
+def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Context:
+    """The parent context in a call's metadata."""
+    carrier = {key: value for key, value in metadata if key in ("traceparent", "tracestate") and isinstance(value, str) and value}
+    return _propagator.extract(carrier, context=Context())

@@ -1,0 +1,1 @@
+"""Domain values, standard library only: what a request, a class, a fault is. No effects."""

@@ -1,0 +1,1 @@
+"""Engines run models; all of them behind protocol.Engine, reached by registry.load_engine."""

@@ -1,0 +1,91 @@
+"""What the step loop asks of an engine, and what an engine promises.
+
+A step is ragged: the new tokens of all its rows are packed in one array. A row is one sequence's chunk of new tokens
+over one block table. Engines that pad do it inside.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.request import Precision
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What holds for a loaded engine.
+
+    `min_rows`: a step of fewer rows takes another kernel and may give other bits, so the loop adds dummy rows up to it.
+    `min_chunk_tokens`: likewise, a prefill chunk of fewer tokens of a longer prompt.
+    `num_candidates`: how many of a row's most probable tokens a step reports.
+    `exact`: True if a sequence's logits depend, bit for bit, on its own tokens only, as long as the two bounds above
+    are kept and known tokens that were once decoded are put in again as rows of one token each.
+    """
+
+    name: str
+    precision: Precision
+    vocab_size: int
+    context_tokens: int
+    block_tokens: int
+    num_blocks: int
+    kv_bytes_per_block: int
+    min_rows: int
+    min_chunk_tokens: int
+    num_candidates: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass over B rows with T new tokens in all, of which R rows' last logits are wanted.
+
+    token_ids [T] i64; past_lens [B] i32: tokens of the row already in its blocks; subsequence_begins [B+1] i32;
+    block_indices [N] i32 with block_indices_begins [B+1] i32: each row's blocks, enough for past + new tokens;
+    wanted_tokens [R] i64: positions in token_ids whose logits are wanted.
+    """
+
+    token_ids: Int64
+    past_lens: Int32
+    subsequence_begins: Int32
+    block_indices: Int32
+    block_indices_begins: Int32
+    wanted_tokens: Int64
+
+
+class StepOutput(Protocol):
+    """The wanted rows' results; valid until the engine's next forward."""
+
+    @property
+    def candidate_ids(self) -> Int32:
+        """[R, K], most probable first; equal logits by lower id."""
+
+    @property
+    def candidate_logits(self) -> Float32:
+        """[R, K]."""
+
+    def logits(self, row: int) -> Float32:
+        """[V], the whole row; not a copy."""
+
+
+class Engine(Protocol):
+    """A loaded model. One thread owns it; `forward` blocks and releases the GIL while the device works."""
+
+    @property
+    def spec(self) -> EngineSpec: ...
+
+    def forward(self, plan: StepPlan) -> StepOutput:
+        """Writes the new tokens' KV into the rows' blocks and returns the wanted logits."""
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copies one block's KV, all layers."""
+
+    def release_blocks(self, blocks: Int32) -> None:
+        """The blocks' content is no longer wanted: their memory may go back to the system."""
+
+    def close(self) -> None: ...

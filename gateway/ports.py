@@ -1,0 +1,48 @@
+"""What the gateway needs of text processing; preprocess provides it, standalone wires it in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.context import Context
+
+from headrace.core.model import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: str
+    content: str
+
+
+class Preparer(Protocol):
+    """Turns a prompt into token ids; inline or over the preprocess service."""
+
+    async def prepare(self, request_id: str, model: str, prompt: str | Sequence[Message], parent: Context) -> NDArray[np.uint32]:
+        """Token ids [T]. Raises InvalidRequest or ModelNotFound. Records span preprocess.prepare under `parent`."""
+
+
+class TextStream(Protocol):
+    """Incremental detokenising of one answer: whole characters only."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete; '' while a character is unfinished."""
+
+    def flush(self) -> str:
+        """What is left when the answer has ended, broken characters replaced."""
+
+
+class TextModels(Protocol):
+    """The models whose text the gateway can read and write."""
+
+    def names(self) -> Sequence[str]: ...
+
+    def info(self, name: str) -> ModelInfo:
+        """Raises ModelNotFound."""
+
+    def text_stream(self, name: str) -> TextStream:
+        """Raises ModelNotFound."""

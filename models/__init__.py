@@ -1,0 +1,1 @@
+"""The model repository: what is installed, where its files are, how it came there."""

@@ -1,0 +1,1 @@
+"""CPU stages before the device: chat template, tokenise; and back to text."""

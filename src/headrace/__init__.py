@@ -1,0 +1,1 @@
+"""Headrace serves transformer models over gRPC with dynamic batching."""

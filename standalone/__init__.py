@@ -1,0 +1,1 @@
+"""All services wired together: in one process, or as processes under a supervisor."""
