@@ -28,5 +28,9 @@ def channel_options(transport: TransportSettings) -> list[tuple[str, Any]]:
 
 def open_channel(address: str, transport: TransportSettings) -> grpc.aio.Channel:
     """A channel between services that reconnects quickly."""
-    backoff = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000), ("grpc.min_reconnect_backoff_ms", 100)]
+    backoff = [
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.min_reconnect_backoff_ms", 100),
+    ]
     return grpc.aio.insecure_channel(address, options=[*channel_options(transport), *backoff])

@@ -6,7 +6,6 @@ HEADRACE_GATEWAY__LISTEN=127.0.0.1:9000 sets [gateway] listen. Each service read
 import os
 import tomllib
 from collections.abc import Mapping
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,18 +130,20 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Mapping[str,
     faults = [
         f"{name}: no section of this name"
         for name in os.environ
-        if name.startswith("HEADRACE_") and "__" in name and name.removeprefix("HEADRACE_").split("__")[0].lower() not in Settings.model_fields
+        if name.startswith("HEADRACE_")
+        and "__" in name
+        and name.removeprefix("HEADRACE_").split("__")[0].lower() not in Settings.model_fields
     ]
     try:
-        layers = data, EnvSettingsSource(Settings)(), overrides or {}
-        return_value = Settings(**reduce(_merge, layers, {}))
+        merged = _merge(_merge(data, EnvSettingsSource(Settings)()), overrides or {})
+        settings = Settings(**merged)
     except SettingsError as error:
         raise ConfigError("\n".join([*faults, str(error)])) from error
     except ValidationError as error:
         faults += [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
     if faults:
         raise ConfigError("\n".join(faults))
-    return return_value
+    return settings
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,17 +4,19 @@ Servicers hold no try/except: they raise core errors. What is not one of those i
 an id, the log gets the traceback under the same id.
 """
 
+import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from google.protobuf.empty_pb2 import Empty
 
 from headrace.chassis.status import abort
 from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
@@ -32,17 +34,27 @@ class _Undecodable:
 class StatusInterceptor(grpc.aio.ServerInterceptor):
     """Turns what a handler raises into a status, for all four kinds of call."""
 
-    async def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails) -> Any:
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
+    ) -> Any:
         handler = await continuation(details)
         if handler is None:
             return None
         deserialise = _guarded(handler.request_deserializer) if handler.request_deserializer else None
-        for kind, make in (("unary_unary", grpc.unary_unary_rpc_method_handler), ("stream_unary", grpc.stream_unary_rpc_method_handler)):
+        for kind, make in (
+            ("unary_unary", grpc.unary_unary_rpc_method_handler),
+            ("stream_unary", grpc.stream_unary_rpc_method_handler),
+        ):
             if behaviour := getattr(handler, kind):
                 return make(_answers_once(behaviour), deserialise, handler.response_serializer)
-        for kind, make in (("unary_stream", grpc.unary_stream_rpc_method_handler), ("stream_stream", grpc.stream_stream_rpc_method_handler)):
+        for kind, make in (
+            ("unary_stream", grpc.unary_stream_rpc_method_handler),
+            ("stream_stream", grpc.stream_stream_rpc_method_handler),
+        ):
             if behaviour := getattr(handler, kind):
-                return make(_answers_many(behaviour), deserialise, handler.response_serializer)
+                # a handler that writes through its context (health Watch) is a coroutine, not a generator
+                wrap = _answers_many if inspect.isasyncgenfunction(behaviour) else _answers_once
+                return make(wrap(behaviour), deserialise, handler.response_serializer)
         return handler
 
 
@@ -56,11 +68,12 @@ def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Aw
     return call
 
 
-def _answers_many(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+def _answers_many(behaviour: Callable[..., AsyncGenerator[Any, None]]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
         try:
-            async for response in behaviour(_checked(request), context):
-                yield response
+            async with aclosing(behaviour(_checked(request), context)) as responses:
+                async for response in responses:
+                    yield response
         except Exception as error:
             await abort(context, _as_error(error))
 
@@ -102,7 +115,9 @@ def _guarded(deserialise: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             owner = getattr(deserialise, "__self__", None)
             field = bad_utf8_field(data, owner.DESCRIPTOR) if owner is not None and hasattr(owner, "DESCRIPTOR") else ""
             what = f"{field} is not valid UTF-8" if field else f"the message does not decode: {error}"
-            return _Undecodable(InvalidRequest(what, field=field or "message", limit="UTF-8" if field else "protobuf wire format"))
+            return _Undecodable(
+                InvalidRequest(what, field=field or "message", limit="UTF-8" if field else "protobuf wire format")
+            )
 
     return decode
 
@@ -114,7 +129,8 @@ def bad_utf8_field(data: bytes, descriptor: Descriptor) -> str:
         message.ParseFromString(data)
     except DecodeError:
         return ""
-    for unknown in UnknownFieldSet(message):
+    fields = UnknownFieldSet(message)
+    for unknown in (fields[position] for position in range(len(fields))):
         field = descriptor.fields_by_number.get(unknown.field_number)
         if field is None or not isinstance(unknown.data, bytes):
             continue

@@ -3,9 +3,13 @@
 A status carries google.rpc.ErrorInfo (reason, and field and limit as metadata) and, for overload, RetryInfo.
 """
 
+from collections.abc import Iterable
+from typing import cast
+
 import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
@@ -55,7 +59,7 @@ def to_status(error: errors.HeadraceError) -> Status:
 
 def from_rpc_error(call: grpc.RpcError | grpc.aio.AioRpcError) -> errors.HeadraceError:
     """The error that a failed call stands for. A status from elsewhere (transport, proxy) takes the nearest kind."""
-    code, message = call.code(), call.details() or ""  # type: ignore[union-attr]
+    code, message = call.code(), call.details() or ""
     info, retry_after_s = ErrorInfo(), None
     status = _rich_status(call)
     for detail in status.details if status else ():
@@ -67,19 +71,31 @@ def from_rpc_error(call: grpc.RpcError | grpc.aio.AioRpcError) -> errors.Headrac
             retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
     kind = errors.ERROR_BY_REASON.get(info.reason) if info.domain == DOMAIN else None
     kind = kind or next((error for error, known in _CODES if known is code), errors.EngineFault)
-    return kind(message, field=info.metadata.get("field", ""), limit=info.metadata.get("limit", ""), retry_after_s=retry_after_s)
+    return kind(
+        message, field=info.metadata.get("field", ""), limit=info.metadata.get("limit", ""), retry_after_s=retry_after_s
+    )
 
 
 def _rich_status(call: grpc.RpcError | grpc.aio.AioRpcError) -> Status | None:
-    for key, value in call.trailing_metadata() or ():  # type: ignore[union-attr]
-        if key == "grpc-status-details-bin":
-            return Status.FromString(value)
-    return None
+    metadata = cast(Iterable[tuple[str, bytes]], call.trailing_metadata() or ())
+    packed = next((value for key, value in metadata if key == "grpc-status-details-bin"), None)
+    if packed is None:
+        return None
+    try:
+        return Status.FromString(packed)
+    except DecodeError:  # a proxy may put anything there; code and message still stand
+        return None
 
 
 def to_fault(error: errors.HeadraceError) -> Fault:
     """The error as a member of a frame."""
-    return Fault(reason=error.reason, message=error.message, field=error.field, limit=error.limit, retry_after_ms=round((error.retry_after_s or 0) * 1000))
+    return Fault(
+        reason=error.reason,
+        message=error.message,
+        field=error.field,
+        limit=error.limit,
+        retry_after_ms=round((error.retry_after_s or 0) * 1000),
+    )
 
 
 def from_fault(fault: Fault) -> errors.HeadraceError:

@@ -26,11 +26,17 @@ def telemetry(service: str, instance: str, settings: TelemetrySettings) -> Itera
     Spans go to settings.endpoint, else where the standard OTEL_EXPORTER_OTLP_* variables say, else nowhere (and then
     cost next to nothing). Several services in one process each have their own, so that traces tell them apart.
     """
-    endpoint = settings.endpoint or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoint = (
+        settings.endpoint
+        or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    )
     if not endpoint or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         yield trace.NoOpTracerProvider().get_tracer("headrace")
         return
-    resource = Resource.create({"service.name": f"headrace-{service}", "service.namespace": "headrace", "service.instance.id": instance})
+    resource = Resource.create(
+        {"service.name": f"headrace-{service}", "service.namespace": "headrace", "service.instance.id": instance}
+    )
     provider = TracerProvider(resource=resource)
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://") or "://" not in endpoint)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
@@ -42,7 +48,9 @@ def telemetry(service: str, instance: str, settings: TelemetrySettings) -> Itera
 
 def configure_logging(service: str, settings: TelemetrySettings) -> None:
     """One line an event on standard error, with the service's name."""
-    logging.basicConfig(level=settings.log_level, format=f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s", force=True)
+    logging.basicConfig(
+        level=settings.log_level, format=f"%(asctime)s {service} %(levelname)s %(name)s: %(message)s", force=True
+    )
 
 
 def to_frame(context: trace.SpanContext) -> TraceContext:
@@ -50,7 +58,8 @@ def to_frame(context: trace.SpanContext) -> TraceContext:
     if not context.is_valid:
         return TraceContext()
     return TraceContext(
-        traceparent=f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}", tracestate=context.trace_state.to_header()
+        traceparent=f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}",
+        tracestate=context.trace_state.to_header(),
     )
 
 
@@ -66,5 +75,9 @@ def link_to(frame: TraceContext) -> trace.SpanContext:
 
 def from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Context:
     """The parent context in a call's metadata."""
-    carrier = {key: value for key, value in metadata if key in ("traceparent", "tracestate") and isinstance(value, str) and value}
+    carrier = {
+        key: value
+        for key, value in metadata
+        if key in ("traceparent", "tracestate") and isinstance(value, str) and value
+    }
     return _propagator.extract(carrier, context=Context())

@@ -94,14 +94,30 @@ class Sampling:
         ]
         for field, value, low, high in bounds:
             if not low <= value <= high:  # also refuses NaN
-                raise InvalidRequest(f"{field} is {value}, must be {low} to {high}", field=field, limit=f"{low}..{high}")
+                raise InvalidRequest(
+                    f"{field} is {value}, must be {low} to {high}", field=field, limit=f"{low}..{high}"
+                )
         for field, value in (("sampling.top_p", self.top_p), ("sampling.repetition_penalty", self.repetition_penalty)):
             high = 1.0 if field.endswith("top_p") else 10.0
             if not 0 < value <= high:
-                raise InvalidRequest(f"{field} is {value}, must be above 0, at most {high:g}", field=field, limit=f"(0, {high:g}]")
+                raise InvalidRequest(
+                    f"{field} is {value}, must be above 0, at most {high:g}", field=field, limit=f"(0, {high:g}]"
+                )
         if any(not 0 < len(stop.encode()) <= MAX_STOP_BYTES for stop in self.stop):
-            raise InvalidRequest(f"sampling.stop has a string that is empty or over {MAX_STOP_BYTES} bytes", field="sampling.stop", limit=f"1..{MAX_STOP_BYTES} bytes")
+            raise InvalidRequest(
+                f"sampling.stop has a string that is empty or over {MAX_STOP_BYTES} bytes",
+                field="sampling.stop",
+                limit=f"1..{MAX_STOP_BYTES} bytes",
+            )
         if any(not 0 <= token < vocab_size for token in self.stop_token_ids):
-            raise InvalidRequest(f"sampling.stop_token_ids has an id outside the vocabulary of {vocab_size}", field="sampling.stop_token_ids", limit=f"0..{vocab_size - 1}")
+            raise InvalidRequest(
+                f"sampling.stop_token_ids has an id outside the vocabulary of {vocab_size}",
+                field="sampling.stop_token_ids",
+                limit=f"0..{vocab_size - 1}",
+            )
         if self.greedy and (self.top_k > 1 or self.top_p < 1 or self.min_p > 0):
-            raise InvalidRequest("sampling.temperature is 0 (greedy), so top_k, top_p and min_p cannot apply: leave them out or set a temperature", field="sampling.temperature", limit="> 0 with top_k, top_p or min_p")
+            raise InvalidRequest(
+                "sampling.temperature is 0 (greedy): top_k, top_p, min_p cannot apply, leave them out or set it",
+                field="sampling.temperature",
+                limit="> 0 with top_k, top_p or min_p",
+            )

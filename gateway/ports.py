@@ -22,7 +22,9 @@ class Message:
 class Preparer(Protocol):
     """Turns a prompt into token ids; inline or over the preprocess service."""
 
-    async def prepare(self, request_id: str, model: str, prompt: str | Sequence[Message], parent: Context) -> NDArray[np.uint32]:
+    async def prepare(
+        self, request_id: str, model: str, prompt: str | Sequence[Message], parent: Context
+    ) -> NDArray[np.uint32]:
         """Token ids [T]. Raises InvalidRequest or ModelNotFound. Records span preprocess.prepare under `parent`."""
 
 

@@ -59,4 +59,10 @@ class Repository:
             eos_token_ids=tuple(data["eos_token_ids"]),
         )
         template = folder / "chat_template.jinja"
-        return ModelEntry(info, folder, data["source"], data["license"], template.read_text(encoding="utf-8") if template.exists() else "")
+        return ModelEntry(
+            info,
+            folder,
+            data["source"],
+            data["license"],
+            template.read_text(encoding="utf-8") if template.exists() else "",
+        )

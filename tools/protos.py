@@ -1,7 +1,7 @@
 """Generates the stubs in src/headrace/api from protos/, and checks them.
 
     python tools/protos.py generate     # write the stubs
-    python tools/protos.py check        # stubs equal what protos/ gives; buf lint; buf breaking against the base revision
+    python tools/protos.py check        # stubs equal what protos/ gives; buf lint; buf breaking against the base
 
 The virtual path headrace/api=protos makes file names and imports come out right, so that nothing is edited afterwards.
 """
@@ -31,7 +31,9 @@ def generate(destination: Path) -> None:
     """Writes stubs and their .pyi files under destination/headrace/api."""
     files = [f"headrace/api/{path.relative_to(PROTOS)}" for path in sorted(PROTOS.rglob("*.proto"))]
     outputs = [f"--{kind}_out={destination}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"--proto_path=headrace/api={PROTOS}", *outputs, *files], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path=headrace/api={PROTOS}", *outputs, *files], check=True
+    )
     api = destination / "headrace" / "api"
     for folder in [api, *(path for path in api.rglob("*") if path.is_dir())]:
         (folder / "__init__.py").write_text('"""Generated from protos/ by tools/protos.py; do not edit."""\n')
@@ -42,9 +44,14 @@ def stale_files() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
         fresh = Path(folder) / "headrace" / "api"
-        sides = [{str(p.relative_to(root)) for p in root.rglob("*.py*") if p.suffix in (".py", ".pyi")} for root in (fresh, API)]
+        sides = [
+            {str(p.relative_to(root)) for p in root.rglob("*.py*") if p.suffix in (".py", ".pyi")}
+            for root in (fresh, API)
+        ]
         differ = sides[0] ^ sides[1]
-        return sorted(differ | {name for name in sides[0] & sides[1] if not filecmp.cmp(fresh / name, API / name, shallow=False)})
+        return sorted(
+            differ | {name for name in sides[0] & sides[1] if not filecmp.cmp(fresh / name, API / name, shallow=False)}
+        )
 
 
 def _buf_tree(source: Path, destination: Path) -> Path:
