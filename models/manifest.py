@@ -1,0 +1,76 @@
+"""model.toml, the record that makes a folder a model: written last, with the checksums of the files beside it."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.core.errors import EngineNotReady
+from headrace.models.repository import ModelEntry
+
+FILE_NAME = "model.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What model.toml says. `digest` is the SHA-256 of the source, `check` how the conversion was compared with it."""
+
+    kind: str
+    digest: str
+    context_tokens: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    source: str
+    license: str
+    weights: str
+    check: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(folder: Path, names: list[str]) -> str:
+    """SHA-256 over the named files' names and digests; the order of `names` does not matter."""
+    lines = (f"{file_digest(folder / name)}  {name}\n" for name in sorted(names))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def render(manifest: Manifest, files: Mapping[str, str]) -> str:
+    """The text of model.toml; `files` maps names to SHA-256."""
+    fields = {name: getattr(manifest, name) for name in manifest.__dataclass_fields__ if name != "check"}
+    tables = {"check": manifest.check, "files": dict(sorted(files.items()))}
+    lines = [f"{name} = {_value(value)}" for name, value in fields.items()]
+    for name, table in tables.items():
+        if table:
+            lines += ["", f"[{name}]", *(f"{_value(key)} = {_value(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: str | int | float | tuple[int, ...]) -> str:
+    # A JSON value of these types is the same TOML value, save DEL, which TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read_files(folder: Path) -> dict[str, str]:
+    """The checksums that model.toml records, by file name."""
+    return dict(tomllib.loads((folder / FILE_NAME).read_text(encoding="utf-8")).get("files", {}))
+
+
+def verify(entry: ModelEntry) -> None:
+    """Reads every stored file and compares it with its checksum. Raises EngineNotReady that names the damaged ones."""
+    files = read_files(entry.folder)
+    broken = [name for name in files if not (entry.folder / name).is_file()]
+    broken += [
+        name for name, digest in files.items() if name not in broken and file_digest(entry.folder / name) != digest
+    ]
+    if broken:
+        name = entry.info.name
+        raise EngineNotReady(
+            f"model {name!r} is damaged ({', '.join(broken)}): remove it and add it again from {entry.source}",
+            field="model",
+        )
