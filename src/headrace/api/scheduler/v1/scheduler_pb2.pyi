@@ -321,12 +321,18 @@ class ExecutorReport(_message.Message):
     NUM_BLOCKS_IN_USE_FIELD_NUMBER: _builtins.int
     NUM_STEPS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    STARTED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     num_blocks_in_use: _builtins.int
     num_steps: _builtins.int
     draining: _builtins.bool
+    """takes no new work"""
     @_builtins.property
     def finished_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def started_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """their Start has arrived; a placement whose Start never does is given up"""
+
     def __init__(
         self,
         *,
@@ -335,10 +341,11 @@ class ExecutorReport(_message.Message):
         num_blocks_in_use: _builtins.int = ...,
         num_steps: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        started_request_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "started_request_ids", b"started_request_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
