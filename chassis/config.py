@@ -84,6 +84,7 @@ class ExecutorSettings(_Section):
     scheduler: Address = "127.0.0.1:8471"
     models: tuple[str, ...] = Field(("smollm2",), min_length=1)
     engine: str = Field("openvino", pattern="^(openvino|reference)$")
+    reference_step_ms: float = Field(0.0, ge=0, description="how long a step of the reference engine takes")
     threads: int = Field(0, ge=0, description="0: all cores")
     num_slots: int = Field(64, ge=1, le=4096)
     kv_bytes: int = Field(4 * 2**30, ge=2**20)

@@ -1,0 +1,75 @@
+"""Frames of the Execute stream to jobs, deltas to frames. Proto types end here."""
+
+import time
+
+import numpy as np
+
+from headrace.api.executor.v1.executor_pb2 import Output, Start
+from headrace.api.types.v1.types_pb2 import Logprobs, TokenLogprob
+from headrace.api.types.v1.types_pb2 import Sampling as SamplingProto
+from headrace.chassis.status import to_fault
+from headrace.core.errors import InvalidRequest
+from headrace.core.request import Sampling
+from headrace.executor.sequence import Job
+from headrace.executor.worker import Delta
+
+_OPTIONAL = {
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "logprobs",
+    "n",
+}
+
+
+def to_job(start: Start, session: int) -> Job:
+    """Raises InvalidRequest where the payload is no token array or the settings lack what the gateway always sets."""
+    if not start.request_id:
+        raise InvalidRequest("a start without a request id", field="request_id", limit="not empty")
+    if len(start.token_ids) % 4:
+        raise InvalidRequest("token_ids is no array of uint32", field="token_ids", limit="multiple of 4 bytes")
+    if not start.sampling.HasField("max_tokens"):
+        raise InvalidRequest("sampling.max_tokens is not set", field="sampling.max_tokens", limit="set")
+    return Job(
+        session=session,
+        request_id=start.request_id,
+        prompt_ids=np.frombuffer(start.token_ids, "<u4"),
+        sampling=to_sampling(start.sampling),
+        priority=start.priority,
+        deadline=time.monotonic() + start.deadline_ms / 1000 if start.deadline_ms else None,
+        trace=(start.trace, start.batch_trace, start.batch_id),
+    )
+
+
+def to_sampling(proto: SamplingProto) -> Sampling:
+    """Settings as they came; what is not set takes its neutral value. Stop strings are the gateway's business."""
+    values = {field.name: value for field, value in proto.ListFields() if field.name in _OPTIONAL}
+    return Sampling(
+        max_tokens=proto.max_tokens,
+        min_tokens=proto.min_tokens,
+        stop_token_ids=tuple(proto.stop_token_ids),
+        ignore_eos=proto.ignore_eos,
+        **values,
+    )
+
+
+def to_output(delta: Delta) -> Output:
+    """One delta as a member of a frame."""
+    output = Output(request_id=delta.job.request_id, index=delta.index, finish_reason=int(delta.finish))  # type: ignore[arg-type]
+    if delta.choice is not None:
+        output.token_ids = delta.choice.token_id.to_bytes(4, "little")
+        if delta.job.sampling.logprobs is not None:
+            output.logprobs.append(
+                Logprobs(
+                    chosen=TokenLogprob(token_id=delta.choice.token_id, logprob=delta.choice.logprob),
+                    top=[TokenLogprob(token_id=token, logprob=logprob) for token, logprob in delta.choice.top],
+                )
+            )
+    if delta.error is not None:
+        output.fault.CopyFrom(to_fault(delta.error))
+    return output

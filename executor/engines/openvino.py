@@ -1,0 +1,215 @@
+"""The CPU's default engine: OpenVINO's paged attention under our own block tables and memory.
+
+Exact bit for bit under the bounds that its spec states: who else is in a step does not change a row, as long as no
+step has fewer rows than threads want (attention is split over threads below that) and no prefill chunk has one token
+(it takes the decode kernel). KV is kept in bf16: a block of one layer is then whole pages, and chunk borders may fall
+anywhere.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from headrace.executor.memory.host_arena import HostArena
+from openvino import opset13 as ops
+from openvino._offline_transformations import paged_attention_transformation
+
+from headrace.core.errors import EngineNotReady
+from headrace.core.request import Precision
+from headrace.executor.engines.protocol import EngineSpec, Float32, Int32, StepPlan
+from headrace.models.repository import ModelEntry
+
+NUM_CANDIDATES = 64
+_GROUP = 64  # vocabulary entries a group in the two-stage top-k
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVinoOutput:
+    """Views of the last step's output tensors."""
+
+    candidate_ids: Int32
+    candidate_logits: Float32
+    all_logits: Float32
+
+    def logits(self, row: int) -> Float32:
+        row_logits: Float32 = self.all_logits[row]
+        return row_logits
+
+
+class OpenVinoEngine:
+    """A decoder in OpenVINO IR. `kv_bytes` is the memory that KV blocks may take; `threads` 0 means all cores."""
+
+    def __init__(self, entry: ModelEntry, *, kv_bytes: int, threads: int = 0) -> None:
+        num_threads = threads or len(os.sched_getaffinity(0))
+        core = ov.Core()
+        try:
+            model = core.read_model(entry.graph)
+            paged_attention_transformation(model)
+            _report_candidates(_keep_wanted_rows(model), model)
+            properties = {
+                "INFERENCE_NUM_THREADS": num_threads,
+                "KV_CACHE_PRECISION": "bf16",
+                "PERFORMANCE_HINT": "LATENCY",
+            }
+            compiled = core.compile_model(model, "CPU", properties)
+        except RuntimeError as error:
+            raise EngineNotReady(
+                f"model {entry.info.name}: OpenVINO cannot load {entry.graph.name}: {error}"
+            ) from error
+        self._request = compiled.create_infer_request()
+        ports = [
+            port for port in compiled.inputs if any(".cache" in name or "_cache" in name for name in port.get_names())
+        ]
+        # shape and type come from the compiled model: a wrong block size is a segmentation fault, not an exception
+        shapes = [[dim.get_length() if dim.is_static else -1 for dim in port.get_partial_shape()] for port in ports]
+        item_bytes = [port.get_element_type().size for port in ports]
+        block_bytes = sum(-int(np.prod(shape)) * size for shape, size in zip(shapes, item_bytes, strict=True))
+        num_blocks = kv_bytes // block_bytes
+        if num_blocks < 2:
+            raise EngineNotReady(
+                f"kv_bytes {kv_bytes} holds no two KV blocks of {block_bytes} bytes",
+                field="executor.kv_bytes",
+                limit=f">= {2 * block_bytes}",
+            )
+        self._arenas: list[HostArena] = []
+        self._caches: list[np.ndarray] = []
+        self._tensors: list[ov.Tensor] = []
+        for port, (_, *rest), size in zip(ports, shapes, item_bytes, strict=True):
+            arena = HostArena(num_blocks * int(np.prod(rest)) * size)
+            cache = arena.as_array({1: np.uint8, 2: np.uint16, 4: np.float32}[size], (num_blocks, *rest))
+            tensor = ov.Tensor(cache, ov.Shape([num_blocks, *rest]), port.get_element_type())
+            self._request.set_tensor(port, tensor)
+            self._arenas.append(arena)
+            self._caches.append(cache)
+            self._tensors.append(tensor)
+        self._closed = False
+        self.spec = EngineSpec(
+            name="openvino",
+            precision=Precision.INT8,
+            vocab_size=entry.info.vocab_size,
+            context_tokens=entry.info.context_tokens,
+            block_tokens=shapes[0][2],
+            num_blocks=num_blocks,
+            kv_bytes_per_block=block_bytes,
+            min_rows=num_threads,
+            min_chunk_tokens=2,
+            num_candidates=min(NUM_CANDIDATES, entry.info.vocab_size),
+            exact=True,
+        )
+
+    def forward(self, plan: StepPlan) -> OpenVinoOutput:
+        begins = plan.subsequence_begins
+        lengths = np.diff(begins)
+        positions = np.arange(len(plan.token_ids), dtype=np.int64) + np.repeat(plan.past_lens - begins[:-1], lengths)
+        feeds = {
+            "input_ids": plan.token_ids,
+            "position_ids": positions,
+            "past_lens": plan.past_lens,
+            "subsequence_begins": begins,
+            "block_indices": plan.block_indices,
+            "block_indices_begins": plan.block_indices_begins,
+            "max_context_len": np.array((plan.past_lens + lengths).max(), np.int32),
+            "wanted_tokens": plan.wanted_tokens,
+        }
+        for name, value in feeds.items():
+            self._request.set_tensor(name, ov.Tensor(value))
+        self._request.infer()
+        rows = len(plan.wanted_tokens)
+        logits = self._request.get_tensor("logits").data.reshape(rows, -1)
+        return OpenVinoOutput(
+            self._request.get_tensor("candidate_ids").data, self._request.get_tensor("candidate_logits").data, logits
+        )
+
+    def copy_block(self, source: int, target: int) -> None:
+        for cache in self._caches:
+            cache[target] = cache[source]
+
+    def release_blocks(self, blocks: Int32) -> None:
+        for first, count in _runs(np.sort(blocks)):
+            for arena, cache in zip(self._arenas, self._caches, strict=True):
+                arena.release_range(first * cache[0].nbytes, count * cache[0].nbytes)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            del self._request
+            self._tensors.clear()
+            self._caches.clear()
+            for arena in self._arenas:
+                arena.close()
+
+
+def _runs(blocks: Int32) -> Sequence[tuple[int, int]]:
+    """Sorted block numbers as (first, count) of consecutive ones."""
+    breaks = np.flatnonzero(np.diff(blocks) != 1) + 1
+    return [(int(run[0]), len(run)) for run in np.split(blocks, breaks) if len(run)]
+
+
+def _keep_wanted_rows(model: ov.Model) -> ov.Output:
+    """Lets only the wanted tokens' hidden states reach the vocabulary-wide head; returns the logits [R, V]."""
+    head = model.outputs[0].get_node().input_value(0).get_node()
+    while head.get_type_name() != "MatMul":
+        head = head.input_value(0).get_node()
+    wanted = ops.parameter([-1], np.int64, name="wanted_tokens")
+    wanted.output(0).set_names({"wanted_tokens"})
+    picked = ops.gather(head.input_value(0), wanted, ops.constant(0, dtype=np.int64))
+    head.input(0).replace_source_output(picked.output(0))
+    model.add_parameters([wanted])
+    model.validate_nodes_and_infer_types()
+    logits = model.outputs[0]
+    logits.get_tensor().set_names({"logits"})
+    return logits.get_node().input_value(0)
+
+
+def _report_candidates(logits: ov.Output, model: ov.Model) -> None:
+    """Adds outputs candidate_ids and candidate_logits [R, K], most probable first, equal logits by lower id.
+
+    Two stages, since one top-k over the whole vocabulary costs several times as much: the K best entries lie in the K
+    groups of greatest maximum.
+    """
+    vocab = logits.get_partial_shape()[-1].get_length()
+    k = min(NUM_CANDIDATES, vocab)
+    width = -(-vocab // _GROUP) * _GROUP
+    rows = ops.reshape(logits, ops.constant([-1, vocab], dtype=np.int64), False)
+    flat = ops.convert(rows, "f32")
+    if width > vocab:
+        flat = ops.pad(
+            flat,
+            ops.constant([0, 0], dtype=np.int64),
+            ops.constant([0, width - vocab], dtype=np.int64),
+            "constant",
+            ops.constant(_LOWEST, dtype=np.float32),
+        )
+    groups = ops.reshape(flat, ops.constant([0, width // _GROUP, _GROUP], dtype=np.int64), True)
+    best_groups = ops.topk(
+        ops.reduce_max(groups, ops.constant([2], dtype=np.int64), False),
+        ops.constant(min(k, width // _GROUP), dtype=np.int32),
+        1,
+        "max",
+        "index",
+        index_element_type="i32",
+    ).output(1)
+    members = ops.reshape(
+        ops.gather(groups, best_groups, ops.constant(1, dtype=np.int64), batch_dims=1),
+        ops.constant([0, -1], dtype=np.int64),
+        True,
+    )
+    best = ops.topk(members, ops.constant(k, dtype=np.int32), 1, "max", "value", index_element_type="i32", stable=True)
+    place = best.output(1)
+    group = ops.gather(
+        best_groups,
+        ops.divide(place, ops.constant(_GROUP, dtype=np.int32)),
+        ops.constant(1, dtype=np.int64),
+        batch_dims=1,
+    )
+    ids = ops.add(
+        ops.multiply(group, ops.constant(_GROUP, dtype=np.int32)), ops.mod(place, ops.constant(_GROUP, dtype=np.int32))
+    )
+    for name, output in (("candidate_ids", ids.output(0)), ("candidate_logits", best.output(0))):
+        result = ops.result(output)
+        result.output(0).set_names({name})
+        model.add_results([result])
+    model.validate_nodes_and_infer_types()

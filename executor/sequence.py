@@ -1,0 +1,71 @@
+"""An answer being generated: its tokens, its blocks, how far the engine has got with it.
+
+The worker's thread owns it; nothing else touches it after submission.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.request import FinishReason, Sampling
+from headrace.executor.kv.block_table import BlockTable
+from headrace.executor.kv.blocks import Reservation
+from headrace.executor.sampler import SequenceSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request as it arrives: n answers to one prompt. `deadline` is monotonic seconds; `session` says whose it is."""
+
+    session: int
+    request_id: str
+    prompt_ids: NDArray[np.uint32]
+    sampling: Sampling
+    priority: int = 0
+    deadline: float | None = None
+    trace: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """`token_ids` [capacity] holds prompt and answer, the first `num_tokens` of them valid; `past` are in the KV."""
+
+    job: Job
+    index: int
+    arrival: int
+    table: BlockTable
+    sampler: SequenceSampler
+    token_ids: NDArray[np.int64]
+    num_tokens: int
+    past: int = 0
+    num_steps: int = 0
+    accepted_ns: int = field(default_factory=time.time_ns)
+    first_token_ns: int = 0
+    finish: FinishReason = FinishReason.NONE
+    for_forks: list[Reservation] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Gives back what the sequence holds."""
+        self.table.release()
+        for reservation in self.for_forks:
+            reservation.release()
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens that the engine has not seen."""
+        return self.num_tokens - self.past
+
+    @property
+    def num_answer_tokens(self) -> int:
+        return self.num_tokens - len(self.job.prompt_ids)
+
+    @property
+    def prefilling(self) -> bool:
+        return self.past < len(self.job.prompt_ids)
+
+    def append(self, token_id: int) -> None:
+        self.token_ids[self.num_tokens] = token_id
+        self.num_tokens += 1

@@ -1,0 +1,134 @@
+"""The Execute stream: one session a gateway, frames in and out, everything of a lost session cancelled.
+
+Runs on the event loop; the worker's thread hands results over once a step.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+import grpc
+from opentelemetry.trace import Tracer
+
+from headrace.api.executor.v1 import executor_pb2 as pb
+from headrace.api.executor.v1 import executor_pb2_grpc
+from headrace.chassis.status import to_fault
+from headrace.core.errors import Draining, HeadraceError, ModelNotFound
+from headrace.executor.codec import to_job, to_output
+from headrace.executor.enlist import EnlistLink
+from headrace.executor.spans import record
+from headrace.executor.worker import StepResult, Worker
+
+
+class Session:
+    """What waits to go down one gateway's stream."""
+
+    def __init__(self) -> None:
+        self._outputs: list[pb.Output] = []
+        self._ready = asyncio.Event()
+
+    def push(self, outputs: list[pb.Output]) -> None:
+        self._outputs += outputs
+        self._ready.set()
+
+    async def frames(self) -> AsyncIterator[pb.ExecuteResponse]:
+        """A frame carries whatever has gathered while the last was being sent."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            outputs, self._outputs = self._outputs, []
+            if outputs:
+                yield pb.ExecuteResponse(outputs=outputs)
+
+
+class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
+    """Gateways' sessions over one worker. `enlist` tells the scheduler what started and finished."""
+
+    def __init__(self, executor_id: str, model: str, tracer: Tracer, enlist: EnlistLink) -> None:
+        self._executor_id = executor_id
+        self._model = model
+        self._tracer = tracer
+        self._enlist = enlist
+        self._sessions: dict[int, Session] = {}
+        self._numbers = itertools.count(1)
+        self._loop = asyncio.get_running_loop()
+        self.worker: Worker | None = None
+        self.draining = False
+
+    def deliver(self, result: StepResult) -> None:
+        """From the worker's thread: one hand-over a step."""
+        self._loop.call_soon_threadsafe(self._distribute, result)
+
+    def _distribute(self, result: StepResult) -> None:
+        outputs: defaultdict[int, list[pb.Output]] = defaultdict(list)
+        now_ns = time.time_ns()
+        for delta in result.deltas:
+            outputs[delta.job.session].append(to_output(delta))
+            record(self._tracer, self._executor_id, delta, now_ns)
+        for number, members in outputs.items():
+            if session := self._sessions.get(number):
+                session.push(members)
+        if result.started or result.finished:
+            self._enlist.report(result.started, result.finished)
+
+    async def Execute(
+        self,
+        request_iterator: AsyncIterator[pb.ExecuteRequest],
+        context: grpc.aio.ServicerContext[pb.ExecuteRequest, pb.ExecuteResponse],
+    ) -> AsyncIterator[pb.ExecuteResponse]:
+        number, session = next(self._numbers), Session()
+        self._sessions[number] = session
+        reader = asyncio.create_task(self._read(request_iterator, number, session))
+        frames = session.frames()
+        try:
+            while not reader.done():
+                frame = asyncio.ensure_future(anext(frames))
+                await asyncio.wait((frame, reader), return_when=asyncio.FIRST_COMPLETED)
+                if frame.done():
+                    yield frame.result()
+                else:
+                    frame.cancel()
+            reader.result()
+        finally:
+            del self._sessions[number]
+            reader.cancel()
+            self._worker.cancel(number)
+
+    @property
+    def _worker(self) -> Worker:
+        assert self.worker is not None
+        return self.worker
+
+    async def _read(self, frames: AsyncIterator[pb.ExecuteRequest], number: int, session: Session) -> None:
+        async for frame in frames:
+            for start in frame.starts:
+                try:
+                    self._start(start, number)
+                except HeadraceError as error:
+                    session.push([pb.Output(request_id=start.request_id, fault=to_fault(error))])
+                    self._enlist.report([], [start.request_id])
+            for request_id in frame.cancelled_request_ids:
+                self._worker.cancel(number, request_id)
+
+    def _start(self, start: pb.Start, number: int) -> None:
+        if self.draining:
+            raise Draining("the executor is leaving")
+        if start.model != self._model:
+            raise ModelNotFound(f"model {start.model!r} is not loaded here", field="model", limit=self._model)
+        self._worker.submit(to_job(start, number))
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: object) -> pb.GetStatusResponse:
+        status, worker = self._worker.status(), self._worker
+        return pb.GetStatusResponse(
+            executor_id=self._executor_id,
+            num_running=status.num_running,
+            num_waiting=status.num_waiting,
+            num_blocks_in_use=status.num_blocks_in_use,
+            num_blocks=worker.engine.spec.num_blocks,
+            num_slots_in_use=status.num_slots_in_use,
+            num_slots=worker.num_slots,
+            num_steps=status.num_steps,
+            num_tokens=status.num_tokens,
+        )

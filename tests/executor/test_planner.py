@@ -1,0 +1,75 @@
+"""Invariants of the step planner over random populations."""
+
+from types import SimpleNamespace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.executor.planner import chunk_tokens, plan_rows
+
+POPULATION = st.lists(
+    st.tuples(st.integers(1, 600), st.integers(0, 600), st.integers(0, 3)), max_size=20
+)
+
+
+def sequences(population):
+    made = []
+    for arrival, (prompt, past, priority) in enumerate(population):
+        past = min(past, prompt)
+        if prompt - past == 1 and prompt > 1:
+            past = max(0, past - 1)  # the planner itself never leaves a rest of one
+        decoding = past == prompt
+        made.append(
+            SimpleNamespace(
+                prefilling=not decoding,
+                num_pending=1 if decoding else prompt - past,
+                arrival=arrival,
+                prompt=prompt,
+                job=SimpleNamespace(priority=priority),
+            )
+        )
+    return made
+
+
+@given(POPULATION, st.integers(1, 400))
+def test_every_decode_is_in_and_the_budget_holds(population, step_tokens):
+    rows = plan_rows(sequences(population), step_tokens, 2)
+    made = sequences(population)
+    decodes = sum(not s.prefilling for s in made)
+    assert sum(not row.sequence.prefilling for row in rows) == decodes
+    chunks = [row.num_tokens for row in rows if row.sequence.prefilling]
+    if decodes:
+        assert sum(chunks) <= max(0, step_tokens - decodes)
+    elif sum(chunks) > step_tokens:  # the budget is below the shortest chunk and nothing else would move
+        assert len(chunks) == 1
+        assert chunks[0] <= 3
+
+
+@given(POPULATION, st.integers(1, 400))
+def test_no_chunk_and_no_rest_is_a_single_token_of_a_longer_prompt(population, step_tokens):
+    for row in plan_rows(sequences(population), step_tokens, 2):
+        if row.sequence.prefilling:
+            rest = row.sequence.num_pending - row.num_tokens
+            assert rest != 1
+            assert row.num_tokens > 1 or row.sequence.num_pending == 1
+            assert row.last == (rest == 0)
+
+
+@given(POPULATION, st.integers(1, 400))
+def test_something_always_moves(population, step_tokens):
+    made = sequences(population)
+    assert bool(plan_rows(made, step_tokens, 2)) == bool(made)
+
+
+@given(POPULATION, st.integers(1, 400))
+def test_prefills_go_by_priority_then_arrival(population, step_tokens):
+    rows = [row.sequence for row in plan_rows(sequences(population), step_tokens, 2) if row.sequence.prefilling]
+    assert [(s.job.priority, s.arrival) for s in rows] == sorted((s.job.priority, s.arrival) for s in rows)
+
+
+def test_chunk_leaves_no_short_rest():
+    assert chunk_tokens(100, 100, 2) == 100
+    assert chunk_tokens(100, 99, 2) == 98
+    assert chunk_tokens(100, 1, 2) == 0
+    assert chunk_tokens(1, 1, 2) == 1
+    assert chunk_tokens(1, 0, 2) == 0
