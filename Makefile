@@ -1,0 +1,50 @@
+# Headrace. `make run` and `make test` need python3 (3.11 or newer) and the network, nothing else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+MODELS := smollm2 minilm
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check protos bench clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+run: .venv/stamp-standalone ## install, fetch the models, start the suite, ask a first question; ONESHOT=1 stops then
+	$(BIN)/headrace models add $(MODELS)
+	$(BIN)/headrace demo $(if $(ONESHOT),--once)
+
+test: .venv/stamp-dev ## install, fetch the models, every check and every test
+	$(BIN)/headrace models add $(MODELS)
+	$(MAKE) check
+	$(BIN)/pytest
+
+check: .venv/stamp-dev ## lint, format, types, import rules, contract
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/protos.py check
+
+protos: .venv/stamp-dev ## write the stubs from protos/
+	$(BIN)/python tools/protos.py generate
+
+bench: .venv/stamp-standalone ## measure; SCENARIO=name takes one, `headrace bench --help` lists them
+	$(BIN)/headrace bench $(SCENARIO)
+
+clean: ## remove the environment and what tools left
+	rm -rf .venv build dist .*_cache src/*.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/stamp-venv:
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	@touch $@
+
+.venv/stamp-standalone: .venv/stamp-venv pyproject.toml
+	$(BIN)/pip install --quiet -e '.[standalone]'
+	@touch $@
+
+.venv/stamp-dev: .venv/stamp-standalone
+	$(BIN)/pip install --quiet --group dev
+	@touch $@

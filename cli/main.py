@@ -1,0 +1,88 @@
+"""The `headrace` command: a table of subcommands, imported when used, and one way to fail.
+
+A fault of the caller's or of the suite's is one line on standard error and exit code 1, never a traceback.
+"""
+
+import sys
+from importlib import import_module
+from importlib.metadata import version as version_of
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+COMMANDS = {
+    "up": "headrace.cli.up:up",
+    "demo": "headrace.cli.demo:demo",
+    "generate": "headrace.cli.generate:generate",
+    "trace": "headrace.cli.trace:trace",
+    "models": "headrace.cli.models:app",
+    "bench": "headrace.cli.bench:app",
+    "gateway": "headrace.cli.services:gateway",
+    "scheduler": "headrace.cli.services:scheduler",
+    "executor": "headrace.cli.services:executor",
+    "preprocess": "headrace.cli.services:preprocess",
+    "version": "headrace.cli.main:version",
+}
+"""Name -> module:attribute; a function is a command, a Typer a group of them."""
+
+INTERRUPTED = 130
+
+
+class _Lazy(TyperGroup):
+    """Imports a subcommand's module when it is asked for: `headrace version` must not load gRPC."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        target = getattr(import_module(module), attribute)
+        if isinstance(target, typer.Typer):
+            command: Any = typer.main.get_group(target)
+        else:
+            holder = typer.Typer(add_completion=False)
+            holder.command()(target)
+            command = typer.main.get_command(holder)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=_Lazy,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(help="Serves transformer models over gRPC with dynamic batching.")
+def _root() -> None: ...
+
+
+def version() -> None:
+    """Print the version."""
+    print(version_of("headrace"))
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        from headrace.standalone.services import cause
+
+        known = cause(error)
+        if known is None:
+            raise
+        print(f"error: {known.message}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

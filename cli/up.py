@@ -1,0 +1,93 @@
+"""`headrace up`: the whole suite on this machine, until Ctrl-C."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headrace.chassis.config import Settings, load_settings
+from headrace.chassis.telemetry import configure_logging
+from headrace.cli.services import Config
+from headrace.core.errors import ModelNotFound
+from headrace.models.repository import Repository
+from headrace.standalone.process import CUT_SHORT
+from headrace.standalone.services import Service, Suite
+from headrace.standalone.stopping import stop_signals
+from headrace.standalone.suite import suite
+from headrace.standalone.supervisor import ServiceFailed
+
+
+class Preprocess(StrEnum):
+    """Where prompts are tokenised: in the gateway, or in a service of its own."""
+
+    INLINE = "inline"
+    REMOTE = "remote"
+
+
+Single = Annotated[bool, typer.Option("--single", help="All services in one process.")]
+Where = Annotated[Preprocess | None, typer.Option("--preprocess", help="Where prompts are tokenised.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", metavar="NAME", help="A model to serve; may be given several times.")
+]
+
+
+def up(config: Config = None, single: Single = False, preprocess: Where = None, model: Models = None) -> None:
+    """Start every service on this machine and keep them running until Ctrl-C."""
+
+    async def keep_serving(suite: Suite) -> bool:
+        return True
+
+    raise typer.Exit(serve(suite_settings(config, preprocess, model), single, keep_serving))
+
+
+def suite_settings(config: Path | None, preprocess: Preprocess | None, models: list[str] | None) -> Settings:
+    """The settings with the command's options on top. Raises ConfigError, ModelNotFound."""
+    overrides: dict[str, dict[str, Any]] = {}
+    if models:
+        overrides["executor"] = {"models": models}
+    if preprocess is Preprocess.REMOTE:
+        overrides["gateway"] = {"preprocess": load_settings(config).preprocess.listen}
+    elif preprocess is Preprocess.INLINE:
+        overrides["gateway"] = {"preprocess": "inline"}
+    settings = load_settings(config, overrides)
+    repository = Repository(settings.models.home)
+    for name in settings.executor.models:
+        if name not in repository.names():
+            installed = ", ".join(repository.names()) or "none"
+            raise ModelNotFound(
+                f"model {name!r} is not installed (installed: {installed}); run: headrace models add {name}"
+            )
+    return settings
+
+
+def serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]]) -> int:
+    """Runs a suite around `body`, then, where that returns True, until a signal. Returns the exit code."""
+    configure_logging("headrace", settings.telemetry.model_copy(update={"log_level": "WARNING"}))
+    try:
+        asyncio.run(_serve(settings, single, body))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        return CUT_SHORT
+    except ServiceFailed as failed:
+        if failed.log_tail:
+            print(failed.log_tail, file=sys.stderr)
+        raise
+    return 0
+
+
+async def _serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]]) -> None:
+    console = Console(stderr=True, highlight=False)
+
+    def on_serving(service: Service, address: str) -> None:
+        console.print(f"  [green]●[/] {service:<11} {address}")
+
+    with stop_signals() as stop:
+        async with suite(settings, single, on_serving) as running:
+            if await body(running):
+                console.print(f"ready: headrace generate --chat 'Hello' --address {running.gateway}", soft_wrap=True)
+                await stop.wait()
+                console.print("draining …")

@@ -1,0 +1,62 @@
+"""The services of a suite: which there are, which a layout needs, who must know whose address. Values only."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.chassis.config import Settings
+from headrace.core.errors import HeadraceError
+
+
+class Service(StrEnum):
+    """In starting order: each needs the addresses of those above it only. Draining goes the other way."""
+
+    SCHEDULER = "scheduler"
+    EXECUTOR = "executor"
+    PREPROCESS = "preprocess"
+    GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A running suite: the HOST:PORT of each of its services."""
+
+    addresses: Mapping[Service, str]
+
+    @property
+    def gateway(self) -> str:
+        return self.addresses[Service.GATEWAY]
+
+
+OnServing = Callable[[Service, str], None]
+"""Told of each service and its address once it is SERVING."""
+
+
+def layout(settings: Settings) -> list[Service]:
+    """The services to start, in order: preprocess only where the gateway is told to use the one configured here."""
+    own_preprocess = settings.gateway.preprocess == settings.preprocess.listen
+    return [service for service in Service if service is not Service.PREPROCESS or own_preprocess]
+
+
+CALLED_BY_OTHERS = frozenset({Service.SCHEDULER, Service.PREPROCESS})
+"""Whose address `wired` tells."""
+
+
+def wired(settings: Settings, service: Service, address: str) -> Settings:
+    """The settings with `address` (the bound one, port 0 resolved) told to everybody who calls `service`."""
+    match service:
+        case Service.SCHEDULER:
+            changes = {"gateway": {"scheduler": address}, "executor": {"scheduler": address}}
+        case Service.PREPROCESS:
+            changes = {"gateway": {"preprocess": address}}
+        case _:
+            changes = {}
+    sections = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
+    return settings.model_copy(update=sections)
+
+
+def cause(error: BaseException) -> HeadraceError | None:
+    """The error for the user in an exception or in a group of them; None where it is a fault of ours."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := cause(inner))), None)
+    return error if isinstance(error, HeadraceError) else None

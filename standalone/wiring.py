@@ -1,0 +1,62 @@
+"""One service, wired: its app with the tracer and the ports it needs.
+
+Imports stand in the functions: a scheduler's process must not pull in an engine, nor a gateway's a scheduler.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+
+from opentelemetry.trace import Tracer
+
+from headrace.chassis.config import Settings
+from headrace.chassis.server import ServerHandle
+from headrace.chassis.telemetry import telemetry
+from headrace.standalone.services import Service
+
+
+@asynccontextmanager
+async def start(service: Service, settings: Settings) -> AsyncIterator[ServerHandle]:
+    """Starts one service with its own telemetry; drains it when the block ends.
+
+    Raises ConfigError (address in use), ModelNotFound and what the service's own start raises.
+    """
+    async with _tracer(service, settings) as tracer, _app(service, settings, tracer) as handle:
+        yield handle
+
+
+def _app(service: Service, settings: Settings, tracer: Tracer) -> AbstractAsyncContextManager[ServerHandle]:
+    match service:
+        case Service.SCHEDULER:
+            from headrace.scheduler import app as scheduler
+
+            return scheduler.start(settings, tracer)
+        case Service.EXECUTOR:
+            from headrace.executor import app as executor
+
+            return executor.start(settings, tracer)
+        case Service.PREPROCESS:
+            from headrace.preprocess import app as preprocess
+
+            return preprocess.start(settings, tracer)
+        case Service.GATEWAY:
+            return _gateway(settings, tracer)
+
+
+@asynccontextmanager
+async def _gateway(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+    raise NotImplementedError
+    yield
+
+
+@asynccontextmanager
+async def _tracer(service: Service, settings: Settings) -> AsyncIterator[Tracer]:
+    """The service's tracer; flushed off the event loop, where a collector of this same process may be answering."""
+    with ExitStack() as stack:
+        tracer = stack.enter_context(telemetry(service, f"{socket.gethostname()}-{os.getpid()}", settings.telemetry))
+        try:
+            yield tracer
+        finally:
+            await asyncio.to_thread(stack.close)
