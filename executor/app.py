@@ -1,6 +1,7 @@
 """Wires an executor: engine, step loop, Execute streams, membership; drains in order."""
 
 import asyncio
+import contextlib
 import gc
 import secrets
 import socket
@@ -26,7 +27,10 @@ SERVICE = executor_pb2.DESCRIPTOR.services_by_name["ExecutorService"].full_name
 
 @asynccontextmanager
 async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
-    """Loads the model, then serves; ready when enlisted with the scheduler. Raises ModelNotFound, EngineNotReady, ConfigError."""
+    """Loads the model, then serves; ready when enlisted with the scheduler.
+
+    Raises ModelNotFound, EngineNotReady, ConfigError.
+    """
     own = settings.executor
     if len(own.models) != 1:
         raise ConfigError("executor.models: one model an executor, for now")
@@ -100,7 +104,9 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
                             await handle.set_ready(False)
                             service.draining = True
                             link.drain()
-                            await _until_idle(worker, settings.transport.drain_s)
+                            with contextlib.suppress(TimeoutError):
+                                async with asyncio.timeout(settings.transport.drain_s):
+                                    await link.idle.wait()
                             watch.cancel()
                             enlisting.cancel()
         finally:
@@ -116,11 +122,3 @@ async def _follow(link: EnlistLink, handle: ServerHandle) -> None:
     await link.enlisted.wait()
     await handle.set_ready(True)
 
-
-async def _until_idle(worker: Worker, longest_s: float) -> None:
-    try:
-        async with asyncio.timeout(longest_s):
-            while worker.status().num_running:
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pass

@@ -32,6 +32,8 @@ class EnlistLink:
         self._wake = asyncio.Event()
         self._lease_s = _FIRST_LEASE_S
         self.enlisted = asyncio.Event()
+        self.idle = asyncio.Event()  # nothing runs here
+        self.idle.set()
         self.draining = False
 
     def report(self, started: list[str], finished: list[str]) -> None:
@@ -40,6 +42,10 @@ class EnlistLink:
         self._finished += finished
         self._running.update(started)
         self._running.difference_update(finished)
+        if self._running:
+            self.idle.clear()
+        else:
+            self.idle.set()
         self._wake.set()
 
     def drain(self) -> None:

@@ -18,7 +18,10 @@ from headrace.executor.sampler import SequenceSampler
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request as it arrives: n answers to one prompt. `deadline` is monotonic seconds; `session` says whose it is."""
+    """One request as it arrives: n answers to one prompt.
+
+    `deadline` is monotonic seconds; `session` says whose it is; `trace` is the spans' business only.
+    """
 
     session: int
     request_id: str

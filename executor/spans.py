@@ -9,7 +9,7 @@ from headrace.executor.worker import Delta
 
 
 def record(tracer: Tracer, executor_id: str, delta: Delta, now_ns: int) -> None:
-    """executor.prefill ends with the first token, executor.decode with the answer; an answer cut short has what it had."""
+    """executor.prefill ends with the first token, executor.decode with the answer; one cut short has what it had."""
     sequence = delta.sequence
     if sequence is None or delta.job.trace is None or (delta.finish is FinishReason.NONE and delta.error is None):
         return
