@@ -10,6 +10,7 @@ from rich.text import Text
 
 from headrace.chassis import signals
 from headrace.chassis.config import load_settings
+from headrace.cli.services import Config
 from headrace.cli.waterfall import duration, printable, render
 from headrace.core.errors import InvalidRequest
 from headrace.standalone.otlp_json import to_otlp_json
@@ -21,7 +22,7 @@ LISTED = 20
 
 def trace(
     identifier: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A request id, a trace id, or the beginning of one.")
+        str | None, typer.Argument(metavar="ID", help="A request id, a trace id, or the beginning of one.")
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest request; also what no ID means.")] = False,
     listing: Annotated[bool, typer.Option("--list", help=f"List the newest {LISTED} requests.")] = False,
@@ -31,21 +32,25 @@ def trace(
     database: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The span store; default: that of `headrace up`.")
     ] = None,
+    config: Config = None,
 ) -> None:
     """Draw where a request's time went: one row a span, over all services."""
     if (identifier is not None) + last + listing > 1:
         raise InvalidRequest("say one of ID, --last and --list", field="id")
     console = Console()
-    with open_reader(database or default_database(load_settings().models.home)) as reader:
+    with open_reader(database or default_database(load_settings(config).models.home)) as reader:
         if listing:
             console.print(_table(reader.recent(LISTED)))
             return
         spans = reader.last() if identifier is None else reader.find(identifier)
     if json_file is None:
         console.print(render(spans, console.width))
-    else:
+        return
+    try:
         json_file.write_text(to_otlp_json(spans), encoding="utf-8")
-        console.print(f"{len(spans)} spans in {json_file}", highlight=False, markup=False)
+    except OSError as error:
+        raise InvalidRequest(f"cannot write {json_file}: {error.strerror}", field="json") from error
+    console.print(f"{len(spans)} spans in {json_file}", highlight=False, markup=False)
 
 
 def _table(roots: list[Span]) -> Table:

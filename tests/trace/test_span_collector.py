@@ -63,11 +63,13 @@ async def test_a_request_of_four_services_is_one_trace_with_its_batch(collecting
         "executor.decode": "headrace-executor",
     }
     root = own["gateway.generate"]
-    assert root.parent_id == "" and {span.parent_id for span in own.values() if span is not root} == {root.span_id}
+    assert root.parent_id == ""
+    assert {span.parent_id for span in own.values() if span is not root} == {root.span_id}
     (batch,) = [span for span in spans if span.linked]
     queue = own["scheduler.queue"]
     assert batch.trace_id != root.trace_id
-    assert queue.links == ((batch.trace_id, batch.span_id),) and batch.links == ((queue.trace_id, queue.span_id),)
+    assert queue.links == ((batch.trace_id, batch.span_id),)
+    assert batch.links == ((queue.trace_id, queue.span_id),)
 
 
 async def test_waiting_for_a_trace_that_does_not_come_ends(collecting: Any) -> None:
@@ -123,7 +125,8 @@ async def test_an_unsound_span_is_refused_alone(collecting: Any, fault: dict[str
     for name, value in fault.items():
         setattr(unsound, name, value)
     response = await export(collecting.address, request.SerializeToString())
-    assert response.partial_success.rejected_spans == 1 and response.partial_success.error_message
+    assert response.partial_success.rejected_spans == 1
+    assert response.partial_success.error_message
     assert stored_names(collecting.database) == ["gateway.1", "gateway.3"]
     only = ExportTraceServiceRequest()
     only.resource_spans.add().scope_spans.add().spans.append(unsound)
@@ -159,7 +162,8 @@ def test_bytes_are_bounded_too_and_the_file_stops_growing(tmp_path: Path) -> Non
             store.write(rows_of(export_of(1, number, payload="x" * 10_000))[0])
             sizes.append(database.stat().st_size + Path(f"{database}-wal").stat().st_size)
     kept = stored_names(database)
-    assert 35 <= len(kept) <= 40 and kept[-1] == "gateway.100"
+    assert 35 <= len(kept) <= 40
+    assert kept[-1] == "gateway.100"
     assert max(sizes) < 6_000_000
 
 

@@ -22,11 +22,11 @@ ROWS = ["gateway.generate", "  preprocess.prepare", "  scheduler.queue", "  exec
 
 
 def made(name: str, start: int, end: int, span_id: str = "", parent_id: str = "", **more: Any) -> Span:
-    values: dict[str, Any] = {
-        "trace_id": "a" * 32, "span_id": span_id or name, "parent_id": parent_id, "name": name, "service": "headrace-gateway",
-        "start_ns": start, "end_ns": end, "error": False, "error_message": "", "attributes": {}, "links": (), "linked": False,
-        "otlp_span": b"", "otlp_resource": b"", "otlp_scope": b"",
-    }  # fmt: skip
+    ids = {"trace_id": "a" * 32, "span_id": span_id or name, "parent_id": parent_id}
+    shown = {"name": name, "service": "headrace-gateway", "start_ns": start, "end_ns": end, "error": False}
+    rest = {"error_message": "", "attributes": {}, "links": (), "linked": False}
+    blobs = {"otlp_span": b"", "otlp_resource": b"", "otlp_scope": b""}
+    values: dict[str, Any] = ids | shown | rest | blobs
     return Span(**(values | more))
 
 
@@ -57,12 +57,14 @@ async def database(collecting: Any, record_request: Any) -> Path:
 def test_rows_are_indented_bars_lie_in_time_and_the_batch_is_below(database: Path, width: int) -> None:
     with open_reader(database) as reader:
         lines = drawn(reader.find("alpha-1"), width)
-    assert "request alpha-1" in lines[0] and "100 ms" in lines[0]
+    assert "request alpha-1" in lines[0]
+    assert "100 ms" in lines[0]
     rows = [next(line for line in lines if line.startswith(name)) for name in [*ROWS, "↳ scheduler.batch"]]
     assert [lines.index(row) for row in rows] == sorted(lines.index(row) for row in rows)
     bars = [[at for at, char in enumerate(row) if "▀" <= char <= "▟"] for row in rows]
     left, right = bars[0][0], bars[0][-1]
-    assert bars[1][0] == left and bars[4][-1] >= right - 1  # 1..2 ms and 30..99 ms of 100
+    assert bars[1][0] == left
+    assert bars[4][-1] >= right - 1
     assert left + 0.25 * (right - left) < bars[4][0] < left + 0.35 * (right - left)
     text = " ".join(" ".join(lines).split())
     for detail in (
@@ -108,10 +110,17 @@ def test_one_thing_at_a_time(tmp_path: Path) -> None:
     assert isinstance(run("--database", str(tmp_path / "text")).exception, Unavailable)
 
 
+def test_a_file_that_cannot_be_written_is_named(database: Path, tmp_path: Path) -> None:
+    result = run("--json", str(tmp_path / "none" / "t.json"), "--database", str(database))
+    assert isinstance(result.exception, InvalidRequest)
+    assert "t.json" in str(result.exception)
+
+
 def test_the_json_is_otlp_with_hex_ids(database: Path, tmp_path: Path) -> None:
     target = tmp_path / "trace.json"
     result = run("alpha-1", "--json", str(target), "--database", str(database))
-    assert result.exit_code == 0 and "6 spans" in result.output
+    assert result.exit_code == 0
+    assert "6 spans" in result.output
     document = json.loads(target.read_text(encoding="utf-8"))
     with open_reader(database) as reader:
         stored = {span.span_id: span for span in reader.find("alpha-1")}
@@ -131,10 +140,10 @@ def test_the_json_is_otlp_with_hex_ids(database: Path, tmp_path: Path) -> None:
                     known.name,
                 )
                 assert tuple((link["traceId"], link["spanId"]) for link in span.get("links", ())) == known.links
-                assert int(span["startTimeUnixNano"]) == known.start_ns and isinstance(span["kind"], int)
-    assert not stored and services == {
-        f"headrace-{name}" for name in ("gateway", "preprocess", "scheduler", "executor")
-    }
+                assert int(span["startTimeUnixNano"]) == known.start_ns
+                assert isinstance(span["kind"], int)
+    assert not stored
+    assert services == {f"headrace-{name}" for name in ("gateway", "preprocess", "scheduler", "executor")}
     ParseDict(document, TracesData())  # every field has a name and a form that OTLP knows
 
 
@@ -159,7 +168,9 @@ def test_names_from_callers_cannot_steer_the_terminal() -> None:
     )
     failed = made("gateway.failed", 0, 5, error=True, error_message="no \x9b31m room")
     text = "\n".join(drawn([hostile, failed], 160))
-    assert not {"\x1b", "\x07", "\x9b"} & set(text) and "[red]r[/red]" in text and "no �31m room" in text
+    assert not {"\x1b", "\x07", "\x9b"} & set(text)
+    assert "[red]r[/red]" in text
+    assert "no �31m room" in text
 
 
 def test_odd_times_are_drawn() -> None:
