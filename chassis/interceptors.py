@@ -63,7 +63,7 @@ def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Aw
         try:
             return await behaviour(_checked(request), context)
         except Exception as error:
-            await abort(context, _as_error(error))
+            await abort(context, as_error(error))
 
     return call
 
@@ -75,19 +75,29 @@ def _answers_many(behaviour: Callable[..., AsyncGenerator[Any, None]]) -> Callab
                 async for response in responses:
                     yield response
         except Exception as error:
-            await abort(context, _as_error(error))
+            await abort(context, as_error(error))
 
     return call
 
 
-def _as_error(error: Exception) -> HeadraceError:
+def as_error(error: Exception) -> HeadraceError:
+    """The error that a caller may see. One that is not ours is logged with its traceback under an incident's id."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if isinstance(error, ExceptionGroup):  # a task group wraps what its tasks raise; the first failure ended it
+        ours, others = error.split(HeadraceError)
+        if ours and not others:
+            return _first(ours)
     if isinstance(error, HeadraceError):
         return error
     incident = secrets.token_hex(6)
     log.error("unexpected error, incident %s", incident, exc_info=error)
     return EngineFault(f"internal error, incident {incident}")
+
+
+def _first(group: ExceptionGroup[HeadraceError]) -> HeadraceError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
 
 
 def _checked(request: Any) -> Any:

@@ -1,0 +1,35 @@
+"""Wires the preprocess service: models' text side, threads, Prepare streams."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from opentelemetry.trace import Tracer
+
+from headrace.api.preprocess.v1 import preprocess_pb2_grpc
+from headrace.chassis.config import Settings
+from headrace.chassis.server import ServerHandle, serve
+from headrace.models.repository import Repository
+from headrace.preprocess.inline import InlinePreparer
+from headrace.preprocess.pipeline import open_pipeline
+from headrace.preprocess.servicer import SERVICE, PreprocessServicer
+from headrace.preprocess.text_models import TextModels
+
+
+@asynccontextmanager
+async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+    """Serves Prepare streams; models load at first use. Raises ConfigError."""
+    own, texts = settings.preprocess, TextModels(Repository(settings.models.home))
+    async with open_pipeline(texts, own.threads) as pipeline:
+        servicer = PreprocessServicer(InlinePreparer(pipeline, tracer), settings.transport.max_message_bytes)
+        async with serve(
+            own.listen,
+            settings.transport,
+            lambda server: preprocess_pb2_grpc.add_PreprocessServiceServicer_to_server(servicer, server),
+            [SERVICE],
+        ) as handle:
+            await handle.set_ready(True)
+            try:
+                yield handle
+            finally:
+                await handle.set_ready(False)
+                servicer.drain()

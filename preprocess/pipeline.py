@@ -1,0 +1,69 @@
+"""The CPU stages of one prompt: chat template, then tokenise; in a bounded pool of threads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import InvalidRequest
+from headrace.preprocess.template import ChatMessage
+from headrace.preprocess.text_models import TextModel, TextModels
+
+Prompt = str | Sequence[ChatMessage]
+
+INLINE_CHARACTERS = 512
+"""A prompt up to this long is prepared where it stands: a hop to a thread and back costs about as much."""
+
+
+class Pipeline:
+    """Prepares prompts; at most `threads` long ones at a time, the others wait."""
+
+    def __init__(self, texts: TextModels, pool: ThreadPoolExecutor, threads: int) -> None:
+        self._texts = texts
+        self._pool = pool
+        self._slots = asyncio.Semaphore(threads)
+
+    async def prepare(self, model: str, prompt: Prompt) -> NDArray[np.uint32]:
+        """Token ids [T], 1 <= T <= the model's context. Raises InvalidRequest (prompt.text or chat), ModelNotFound."""
+        loaded = self._texts.loaded(model)
+        if loaded and _num_characters(prompt) <= INLINE_CHARACTERS:
+            return tokenise(loaded, prompt)
+        await self._slots.acquire()
+        loop = asyncio.get_running_loop()
+        job = self._pool.submit(lambda: tokenise(self._texts.load(model), prompt))
+        # The slot comes back with the thread, not with a caller that gave up: the pool never has a queue.
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._slots.release))
+        return await asyncio.wrap_future(job)
+
+
+@asynccontextmanager
+async def open_pipeline(texts: TextModels, threads: int) -> AsyncIterator[Pipeline]:
+    """A pipeline with its threads, which end with the block."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess")
+    try:
+        yield Pipeline(texts, pool, threads)
+    finally:
+        await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+
+
+def tokenise(model: TextModel, prompt: Prompt) -> NDArray[np.uint32]:
+    """Token ids [T] of a text or a chat, on the calling thread. Raises InvalidRequest."""
+    if isinstance(prompt, str):
+        field, token_ids = "prompt.text", model.tokenizer.encode(prompt, add_special_tokens=True)
+    else:  # a template writes its special tokens itself
+        text = model.template.render(prompt)
+        field, token_ids = "chat", model.tokenizer.encode(text, add_special_tokens=False)
+    if not 1 <= len(token_ids) <= model.info.context_tokens:
+        raise InvalidRequest(
+            f"the prompt has {len(token_ids)} tokens, must have 1 to {model.info.context_tokens}",
+            field=field,
+            limit=f"1..{model.info.context_tokens} tokens",
+        )
+    return token_ids
+
+
+def _num_characters(prompt: Prompt) -> int:
+    return len(prompt) if isinstance(prompt, str) else sum(len(message.content) for message in prompt)

@@ -1,0 +1,89 @@
+"""The Prepare stream: items in, each answered in a frame when it is done, in any order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from headrace.api.preprocess.v1 import preprocess_pb2 as pb
+from headrace.api.preprocess.v1 import preprocess_pb2_grpc as pb_grpc
+from headrace.chassis.interceptors import as_error
+from headrace.chassis.outbox import MEMBER_OVERHEAD_BYTES, Outbox
+from headrace.chassis.status import to_fault
+from headrace.chassis.telemetry import from_frame
+from headrace.core.errors import InvalidRequest
+from headrace.preprocess.inline import InlinePreparer
+
+SERVICE = pb.DESCRIPTOR.services_by_name["PreprocessService"].full_name
+MAX_ITEMS_IN_FLIGHT = 256
+"""Items that one stream may have open; beyond that the stream is not read, and flow control holds the sender."""
+
+_Context = grpc.aio.ServicerContext[pb.PrepareRequest, pb.PrepareResponse]
+
+
+class PreprocessServicer(pb_grpc.PreprocessServiceServicer):
+    """Answers Prepare streams until `drain`; items already read are answered then, and the streams end."""
+
+    def __init__(self, preparer: InlinePreparer, max_message_bytes: int) -> None:
+        self._preparer = preparer
+        self._max_message_bytes = max_message_bytes
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        self._draining.set()
+
+    async def Prepare(
+        self, request_iterator: AsyncIterator[pb.PrepareRequest], context: _Context
+    ) -> AsyncIterator[pb.PrepareResponse]:
+        answers: Outbox[pb.PreparedItem] = Outbox(self._max_message_bytes)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._answer_all(request_iterator, answers))
+            async for frame in answers.frames():
+                yield pb.PrepareResponse(items=frame)
+
+    async def _answer_all(self, requests: AsyncIterator[pb.PrepareRequest], answers: Outbox[pb.PreparedItem]) -> None:
+        slots = asyncio.Semaphore(MAX_ITEMS_IN_FLIGHT)
+        async with asyncio.TaskGroup() as items:
+            async for request in _until(self._draining, requests):
+                for item in request.items:
+                    await slots.acquire()
+                    items.create_task(self._answer(item, answers)).add_done_callback(lambda _: slots.release())
+        answers.close()
+
+    async def _answer(self, item: pb.PrepareItem, answers: Outbox[pb.PreparedItem]) -> None:
+        try:
+            answer = await self._prepared(item)
+        except Exception as error:  # one item's fault is not the stream's
+            answer = pb.PreparedItem(request_id=item.request_id, fault=to_fault(as_error(error)))
+        answers.put(answer)
+
+    async def _prepared(self, item: pb.PrepareItem) -> pb.PreparedItem:
+        if item.WhichOneof("prompt") is None:
+            raise InvalidRequest("the item has no prompt", field="prompt", limit="text or chat")
+        prompt = item.text if item.HasField("text") else item.chat.messages
+        token_ids = await self._preparer.prepare(item.request_id, item.model, prompt, from_frame(item.trace))
+        answer = pb.PreparedItem(request_id=item.request_id, token_ids=token_ids.astype("<u4", copy=False).tobytes())
+        if answer.ByteSize() + MEMBER_OVERHEAD_BYTES > self._max_message_bytes:
+            raise InvalidRequest(
+                f"the prompt's {len(token_ids)} tokens do not fit one message",
+                field="prompt",
+                limit=f"{self._max_message_bytes} bytes",
+            )
+        return answer
+
+
+async def _until(stop: asyncio.Event, requests: AsyncIterator[pb.PrepareRequest]) -> AsyncIterator[pb.PrepareRequest]:
+    """The stream's frames until it ends or `stop` is set, whichever is first."""
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        while True:
+            frame = asyncio.ensure_future(anext(requests, None))
+            try:
+                await asyncio.wait((frame, stopped), return_when=asyncio.FIRST_COMPLETED)
+                if not frame.done() or (request := frame.result()) is None:
+                    return
+            finally:
+                frame.cancel()
+            yield request
+    finally:
+        stopped.cancel()

@@ -1,0 +1,41 @@
+"""A model's tokenizer: text to token ids and back, by the `tokenizers` library."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+
+class Tokenizer:
+    """Reads tokenizer.json. Safe to share between threads.
+
+    `hidden_token_ids` are kept out of decoded text beside those that the file itself marks as special.
+    """
+
+    def __init__(self, path: Path, hidden_token_ids: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        self._tokenizer.no_truncation()  # some files bring the settings of their training
+        self._tokenizer.no_padding()
+        special = (token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special)
+        self._hidden = frozenset((*special, *hidden_token_ids))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> NDArray[np.uint32]:
+        """Token ids [T]; releases the GIL. `add_special_tokens` adds those that the file puts around a text."""
+        # A batch of one, because `encode` itself keeps the GIL; the fast variant leaves out character offsets.
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return np.array(encoding.ids, dtype=np.uint32)
+
+    def visible(self, token_ids: Sequence[int]) -> list[int]:
+        """Those tokens that stand for text: not special, not hidden, not beyond the vocabulary."""
+        named = self._tokenizer.id_to_token
+        return [token for token in token_ids if token not in self._hidden and named(token) is not None]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of visible tokens; bytes that make no character become U+FFFD."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def token(self, token_id: int) -> str:
+        """The token's written form; '' where there is none."""
+        return self._tokenizer.id_to_token(token_id) or ""
