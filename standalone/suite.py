@@ -22,7 +22,7 @@ async def suite(settings: Settings, single: bool, on_serving: OnServing) -> Asyn
     """A suite that is ready; drained when the block ends. Raises what `running` and `supervised` raise."""
     home = settings.models.home
     async with AsyncExitStack() as stack:
-        if not (settings.telemetry.endpoint or any(os.environ.get(name) for name in _SPAN_RECEIVERS)):
+        if collects_spans(settings):
             database = default_database(home)
             address = await stack.enter_async_context(collector("127.0.0.1:0", database, transport=settings.transport))
             telemetry = settings.telemetry.model_copy(update={"endpoint": f"http://{address}"})
@@ -31,6 +31,11 @@ async def suite(settings: Settings, single: bool, on_serving: OnServing) -> Asyn
             yield await stack.enter_async_context(running(settings, on_serving))
         else:
             yield await stack.enter_async_context(supervised(settings, _run_folder(home / "run"), on_serving))
+
+
+def collects_spans(settings: Settings) -> bool:
+    """True where the suite keeps its spans itself, because nothing says where else they should go."""
+    return not (settings.telemetry.endpoint or any(os.environ.get(name) for name in _SPAN_RECEIVERS))
 
 
 def _run_folder(runs: Path) -> Path:

@@ -8,13 +8,19 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from opentelemetry.trace import Tracer
 
 from headrace.chassis.config import Settings
 from headrace.chassis.server import ServerHandle
 from headrace.chassis.telemetry import telemetry
+from headrace.models.repository import Repository
 from headrace.standalone.services import Service
+
+if TYPE_CHECKING:
+    from headrace.gateway.ports import Preparer
+    from headrace.preprocess.text_models import TextModels
 
 
 @asynccontextmanager
@@ -47,8 +53,30 @@ def _app(service: Service, settings: Settings, tracer: Tracer) -> AbstractAsyncC
 
 @asynccontextmanager
 async def _gateway(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
-    raise NotImplementedError
-    yield
+    from headrace.gateway import app as gateway
+    from headrace.preprocess.text_models import TextModels
+
+    texts = TextModels(Repository(settings.models.home))
+    async with (
+        _preparer(settings, tracer, texts) as preparer,
+        gateway.start(settings, tracer, preparer, texts) as handle,
+    ):
+        yield handle
+
+
+@asynccontextmanager
+async def _preparer(settings: Settings, tracer: Tracer, texts: "TextModels") -> AsyncIterator["Preparer"]:
+    if settings.gateway.preprocess == "inline":
+        from headrace.preprocess.inline import InlinePreparer
+        from headrace.preprocess.pipeline import open_pipeline
+
+        async with open_pipeline(texts, settings.gateway.tokenizer_threads) as pipeline:
+            yield InlinePreparer(pipeline, tracer)
+    else:
+        from headrace.preprocess.remote import open_preparer
+
+        async with open_preparer(settings.gateway.preprocess, settings.transport, tracer) as preparer:
+            yield preparer
 
 
 @asynccontextmanager
