@@ -1,7 +1,7 @@
 """What waits for the next frame of a long-lived stream: one item at low load, many while a frame is on its way."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
@@ -21,13 +21,17 @@ class Outbox(Generic[T]):
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._waiting: deque[T] = deque()
+        self._waiting: OrderedDict[int, T] = OrderedDict()  # by identity: equal items are still two
         self._changed = asyncio.Event()
         self._closed = False
 
     def put(self, item: T) -> None:
-        self._waiting.append(item)
+        self._waiting[id(item)] = item
         self._changed.set()
+
+    def discard(self, item: T) -> None:
+        """Takes back an item if it has not gone out."""
+        self._waiting.pop(id(item), None)
 
     def close(self) -> None:
         """No more items will come; `frames` ends once those that wait are out."""
@@ -46,8 +50,14 @@ class Outbox(Generic[T]):
                 self._changed.clear()
 
     def _take(self) -> list[T]:
-        frame = [self._waiting.popleft()]
-        room = self._max_frame_bytes - frame[0].ByteSize() - MEMBER_OVERHEAD_BYTES
-        while self._waiting and (room := room - self._waiting[0].ByteSize() - MEMBER_OVERHEAD_BYTES) >= 0:
-            frame.append(self._waiting.popleft())
+        frame: list[T] = []
+        room = self._max_frame_bytes
+        while self._waiting:
+            key, item = self._waiting.popitem(last=False)
+            room -= item.ByteSize() + MEMBER_OVERHEAD_BYTES
+            if frame and room < 0:
+                self._waiting[key] = item
+                self._waiting.move_to_end(key, last=False)
+                break
+            frame.append(item)
         return frame

@@ -76,6 +76,7 @@ class RemotePreparer:
             ) from None
         finally:
             del self._pending[request_id]
+            self._outbox.discard(item)
 
     async def run(self) -> None:
         """Keeps a stream open until cancelled."""
@@ -93,7 +94,7 @@ class RemotePreparer:
                     finally:
                         writer.cancel()
                         call.cancel()
-            except* grpc.aio.AioRpcError as broken:
+            except* (grpc.aio.AioRpcError, asyncio.InvalidStateError) as broken:  # the latter: written to after its end
                 log.warning("the preprocess stream to %s broke: %s", self._address, broken.exceptions[0])
             backoff_s = FIRST_BACKOFF_S if answered else min(2 * backoff_s, MAX_BACKOFF_S)
             await asyncio.sleep(backoff_s)
@@ -129,16 +130,15 @@ def to_item(request_id: str, model: str, prompt: Prompt, parent: Context) -> pb.
 
 
 @asynccontextmanager
-async def open_remote(
+async def open_preparer(
     address: str, transport: TransportSettings, wait_s: float = WAIT_S
 ) -> AsyncIterator[RemotePreparer]:
     """A preparer over the service at `address`, which need not be up yet."""
-    async with open_channel(address, transport) as channel:
+    async with open_channel(address, transport) as channel, asyncio.TaskGroup() as tasks:
         stub = preprocess_pb2_grpc.PreprocessServiceStub(channel)
         preparer = RemotePreparer(stub, address, transport.max_message_bytes, wait_s)
-        running = asyncio.create_task(preparer.run())
+        running = tasks.create_task(preparer.run())
         try:
             yield preparer
         finally:
             running.cancel()
-            await asyncio.wait((running,))

@@ -16,7 +16,7 @@ from headrace.preprocess.inline import InlinePreparer
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PreprocessService"].full_name
 MAX_ITEMS_IN_FLIGHT = 256
-"""Items that one stream may have open; beyond that the stream is not read, and flow control holds the sender."""
+"""Items of one stream between read and answered; beyond that it is not read, and flow control holds the sender."""
 
 _Context = grpc.aio.ServicerContext[pb.PrepareRequest, pb.PrepareResponse]
 
@@ -36,19 +36,42 @@ class PreprocessServicer(pb_grpc.PreprocessServiceServicer):
         self, request_iterator: AsyncIterator[pb.PrepareRequest], context: _Context
     ) -> AsyncIterator[pb.PrepareResponse]:
         answers: Outbox[pb.PreparedItem] = Outbox(self._max_message_bytes)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._answer_all(request_iterator, answers))
+        slots = asyncio.Semaphore(MAX_ITEMS_IN_FLIGHT)
+        answering = asyncio.create_task(self._answer_all(request_iterator, answers, slots))
+        try:
             async for frame in answers.frames():
                 yield pb.PrepareResponse(items=frame)
+                for _ in frame:
+                    slots.release()
+            await answering
+        finally:
+            answering.cancel()
+            await asyncio.wait((answering,))
 
-    async def _answer_all(self, requests: AsyncIterator[pb.PrepareRequest], answers: Outbox[pb.PreparedItem]) -> None:
-        slots = asyncio.Semaphore(MAX_ITEMS_IN_FLIGHT)
-        async with asyncio.TaskGroup() as items:
-            async for request in _until(self._draining, requests):
-                for item in request.items:
-                    await slots.acquire()
-                    items.create_task(self._answer(item, answers)).add_done_callback(lambda _: slots.release())
-        answers.close()
+    async def _answer_all(
+        self,
+        requests: AsyncIterator[pb.PrepareRequest],
+        answers: Outbox[pb.PreparedItem],
+        slots: asyncio.Semaphore,
+    ) -> None:
+        try:
+            async with asyncio.TaskGroup() as items:
+                while (request := await self._next(requests)) is not None:
+                    for item in request.items:
+                        await slots.acquire()
+                        items.create_task(self._answer(item, answers))
+        finally:
+            answers.close()
+
+    async def _next(self, requests: AsyncIterator[pb.PrepareRequest]) -> pb.PrepareRequest | None:
+        """The stream's next frame; None where it has ended or the service drains."""
+        frame, draining = asyncio.ensure_future(anext(requests, None)), asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait((frame, draining), return_when=asyncio.FIRST_COMPLETED)
+            return frame.result() if frame.done() else None
+        finally:
+            frame.cancel()
+            draining.cancel()
 
     async def _answer(self, item: pb.PrepareItem, answers: Outbox[pb.PreparedItem]) -> None:
         try:
@@ -70,20 +93,3 @@ class PreprocessServicer(pb_grpc.PreprocessServiceServicer):
                 limit=f"{self._max_message_bytes} bytes",
             )
         return answer
-
-
-async def _until(stop: asyncio.Event, requests: AsyncIterator[pb.PrepareRequest]) -> AsyncIterator[pb.PrepareRequest]:
-    """The stream's frames until it ends or `stop` is set, whichever is first."""
-    stopped = asyncio.ensure_future(stop.wait())
-    try:
-        while True:
-            frame = asyncio.ensure_future(anext(requests, None))
-            try:
-                await asyncio.wait((frame, stopped), return_when=asyncio.FIRST_COMPLETED)
-                if not frame.done() or (request := frame.result()) is None:
-                    return
-            finally:
-                frame.cancel()
-            yield request
-    finally:
-        stopped.cancel()
