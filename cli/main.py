@@ -71,7 +71,7 @@ def version() -> None:
 def main() -> None:
     """Runs the command line and exits."""
     try:
-        app()
+        app(prog_name="headrace")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:

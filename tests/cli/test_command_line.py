@@ -1,0 +1,55 @@
+"""The `headrace` command: what it lists, how it fails."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from headrace.cli.main import COMMANDS
+
+
+def headrace(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_lists_every_command() -> None:
+    shown = headrace("--help")
+    assert shown.returncode == 0, shown.stderr
+    assert all(f" {name} " in shown.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    shown = headrace(name, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert f"Usage: headrace {name}" in shown.stdout
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    assert headrace("version").stdout.strip() == version("headrace")
+
+
+def test_nobody_listening_is_one_line_with_what_to_do() -> None:
+    shown = headrace("generate", "Hello", "--address", "127.0.0.1:1")
+    assert shown.returncode == 1
+    assert shown.stderr.splitlines() == ["error: nothing answers at 127.0.0.1:1; start a suite with: headrace up"]
+
+
+def test_wrong_settings_are_all_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = tmp_path_factory.mktemp("config") / "headrace.toml"
+    config.write_text('[gateway]\nlisten = "nowhere"\n[executor]\nnum_slots = 0\n')
+    shown = headrace("up", "--config", str(config))
+    assert shown.returncode == 1
+    assert "Traceback" not in shown.stderr
+    assert "gateway.listen" in shown.stderr
+    assert "executor.num_slots" in shown.stderr
+
+
+def test_a_config_file_that_is_not_there() -> None:
+    shown = headrace("gateway", "--config", "nowhere.toml")
+    assert shown.returncode == 1
+    assert shown.stderr.startswith("error: nowhere.toml")
+    assert "Traceback" not in shown.stderr
