@@ -106,7 +106,9 @@ def printable(text: str) -> str:
 
 
 def _title(own: Sequence[Span], total_ns: int) -> Text:
-    request_ids = dict.fromkeys(span.request_id for span in own if span.request_id)
+    named = [span for span in own if span.request_id]
+    asked = [span for span in named if span.name.startswith("gateway.")]  # the caller's name for it, not ours
+    request_ids = dict.fromkeys(span.request_id for span in asked or named)
     ids = next(iter(request_ids), "-") if len(request_ids) < 2 else f"{len(request_ids)} requests"
     return Text.assemble(
         ("request ", "dim"),

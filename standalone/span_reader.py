@@ -18,6 +18,7 @@ STATUS_ERROR = 2
 MAX_SPANS_READ = 2_000
 SETTLE_S = 2.0  # exporters send every 0.5 s: after this long without a new span, none is coming
 _POLL_S = 0.1
+_GATEWAYS = "name >= 'gateway.' AND name < 'gateway/'"  # '/' follows '.'
 _COLUMNS = "trace_id, span_id, parent_id, name, service, start_ns, end_ns, status, span, resource, scope"
 
 
@@ -64,10 +65,11 @@ class SpanReader:
         request's spans, a trace id all of its trace's. Raises NotFound or, for a prefix that fits several,
         InvalidRequest.
         """
-        request_ids = self._starting_with("request_id", identifier)
-        trace_ids = self._starting_with("trace_id", identifier.lower()) if identifier else []
-        if identifier in request_ids:
+        if self._connection.execute("SELECT 1 FROM spans WHERE request_id = ? LIMIT 1", (identifier,)).fetchone():
             return self._of_request(identifier)
+        # what other services call a request may be longer than what its caller calls it: prefixes are of the caller's
+        request_ids = self._starting_with("request_id", identifier, _GATEWAYS)
+        trace_ids = self._starting_with("trace_id", identifier.lower(), "TRUE")
         if identifier.lower() in trace_ids:
             return self._of_trace(identifier.lower())
         if len(request_ids) + len(trace_ids) > 1:
@@ -88,12 +90,12 @@ class SpanReader:
 
     def recent(self, limit: int) -> list[Span]:
         """The gateway's spans of the newest requests, newest first."""
-        gateways = "name >= 'gateway.' AND name < 'gateway/'"  # '/' follows '.'
-        return self._spans(f"SELECT {_COLUMNS} FROM spans WHERE {gateways} ORDER BY start_ns DESC LIMIT ?", (limit,))
+        return self._spans(f"SELECT {_COLUMNS} FROM spans WHERE {_GATEWAYS} ORDER BY start_ns DESC LIMIT ?", (limit,))
 
-    def _starting_with(self, column: str, prefix: str) -> list[str]:
+    def _starting_with(self, column: str, prefix: str, where: str) -> list[str]:
         """At most three values of a column, the prefix itself first if it is one of them."""
-        query = f"SELECT DISTINCT {column} FROM spans WHERE {column} >= ? AND {column} < ? ORDER BY {column} LIMIT 3"
+        begins = f"{column} >= ? AND {column} < ? AND {where}"
+        query = f"SELECT DISTINCT {column} FROM spans WHERE {begins} ORDER BY {column} LIMIT 3"
         return (
             [value for (value,) in self._connection.execute(query, (prefix, prefix + "\U0010ffff"))] if prefix else []
         )

@@ -62,7 +62,7 @@ def _record_request(collecting: Collecting, request_id: str, begin_ns: int = BEG
         prepare = span(preprocess, signals.PREPROCESS_PREPARE, root, 1)
         prepare.end(begin_ns + 2 * MS)
         queue = span(scheduler, signals.SCHEDULER_QUEUE, root, 3)
-        queue.set_attribute(signals.WAIT_REASON, "slots")
+        queue.set_attributes({signals.WAIT_REASON: "slots", signals.REQUEST_ID: f"{request_id}.0a1b"})
         batch = span(scheduler, signals.SCHEDULER_BATCH, None, 9)
         batch.set_attributes({signals.BATCH_SIZE: 1, signals.BATCH_CLOSE_REASON: "idle"})
         batch.add_link(queue.get_span_context())
