@@ -1,4 +1,4 @@
-"""`headrace demo`: starts the suite, asks a first question in each class, shows the trace of the last; then serves on."""
+"""`headrace demo`: starts the suite, asks a first question in each class, shows a trace, then serves on."""
 
 from typing import Annotated
 

@@ -75,7 +75,7 @@ async def _preparer(settings: Settings, tracer: Tracer, texts: "TextModels") -> 
     else:
         from headrace.preprocess.remote import open_remote
 
-        async with open_preparer(settings.gateway.preprocess, settings.transport) as preparer:
+        async with open_remote(settings.gateway.preprocess, settings.transport) as preparer:
             yield preparer
 
 

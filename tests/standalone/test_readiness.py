@@ -28,5 +28,5 @@ async def test_names_the_server_that_does_not() -> None:
 
 
 async def test_and_the_address_where_nobody_listens() -> None:
-    with pytest.raises(Unavailable, match="127.0.0.1:1 was not ready"):
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 was not ready"):
         await await_serving("127.0.0.1:1", TRANSPORT, 0.2)
