@@ -1,1 +1,23 @@
-"""The Python client."""
+"""The Python client: `Client` and `AsyncClient`, and the values they take and give.
+
+Errors raised are those of headrace.core.errors.
+"""
+
+from headrace.client.blocking import Client
+from headrace.client.streaming import AsyncClient
+from headrace.client.values import Answer, Message, Model, Piece, TokenLogprob, TokenLogprobs, Usage
+from headrace.core.request import FinishReason, Precision
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "FinishReason",
+    "Message",
+    "Model",
+    "Piece",
+    "Precision",
+    "TokenLogprob",
+    "TokenLogprobs",
+    "Usage",
+]

@@ -1,0 +1,120 @@
+"""The client for programs without asyncio; the same calls as the asyncio client's."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self, Unpack, overload
+
+import grpc
+
+from headrace.api.gateway.v1 import gateway_pb2 as pb
+from headrace.api.gateway.v1.gateway_pb2_grpc import GatewayServiceStub
+from headrace.chassis.channel import channel_options
+from headrace.chassis.config import TransportSettings
+from headrace.chassis.status import from_rpc_error
+from headrace.client.codec import answers, decode, decode_model, encode, metadata
+from headrace.client.values import Answer, Model, Piece, PrecisionName, Prompt, Qos, SamplingOptions
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+
+
+class Client:
+    """Calls a gateway. `with` closes it, and so does `close`.
+
+    `tenant` names who asks (default: the gateway's default tenant). Errors are those of headrace.core.errors.
+    """
+
+    def __init__(self, address: str, *, tenant: str | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._tenant = tenant
+        self._channel = grpc.insecure_channel(
+            address, options=channel_options(TransportSettings(max_message_bytes=max_message_bytes))
+        )
+        self._stub = GatewayServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def stream(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: int | None = None,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[Piece]:
+        """The answer's pieces as they come. Closing the iterator cancels the call."""
+        request = encode(model, prompt, sampling, n=n, qos=qos, precision=precision, request_id=request_id)
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=metadata(self._tenant))
+        try:
+            for response in call:
+                yield decode(response)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
+
+    @overload
+    def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: None = None,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Answer: ...
+
+    @overload
+    def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: int,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[Answer]: ...
+
+    def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: int | None = None,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Answer | list[Answer]:
+        """The whole answer; with `n` a list of that many."""
+        stream = self.stream(
+            model, prompt, n=n, qos=qos, precision=precision, timeout_s=timeout_s, request_id=request_id, **sampling
+        )
+        whole = answers(stream)
+        return whole[0] if n is None else whole
+
+    def models(self, *, timeout_s: float | None = None) -> list[Model]:
+        """The models that the gateway can serve."""
+        try:
+            response = self._stub.ListModels(pb.ListModelsRequest(), timeout=timeout_s, metadata=metadata(self._tenant))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+        return [decode_model(model) for model in response.models]

@@ -1,0 +1,170 @@
+"""Between the client's values and the wire. Proto types end here. Values the wire cannot hold are InvalidRequest."""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from headrace.api.gateway.v1 import gateway_pb2 as pb
+from headrace.api.types.v1 import types_pb2
+from headrace.client.values import (
+    Answer,
+    Message,
+    Model,
+    Piece,
+    PrecisionName,
+    Prompt,
+    Qos,
+    SamplingOptions,
+    TokenLogprob,
+    TokenLogprobs,
+    Usage,
+)
+from headrace.core.errors import EngineFault, InvalidRequest
+from headrace.core.request import FinishReason, Precision, QosClass
+
+_propagator = TraceContextTextMapPropagator()
+
+
+def encode(
+    model: str,
+    prompt: Prompt,
+    sampling: SamplingOptions,
+    *,
+    n: int | None,
+    qos: Qos,
+    precision: PrecisionName | None,
+    request_id: str | None,
+) -> pb.GenerateRequest:
+    """Raises InvalidRequest for values that the wire cannot hold; the gateway checks the rest."""
+    try:
+        request = pb.GenerateRequest(model=model, request_id=request_id or "")
+        request.qos_class = QosClass[qos.upper()].value  # type: ignore[assignment]
+        request.precision = Precision[(precision or "any").upper()].value  # type: ignore[assignment]
+    except KeyError as error:
+        raise InvalidRequest(
+            f"no such qos or precision: {error}", field="qos, precision", limit="see values"
+        ) from error
+    _put_prompt(request, prompt)
+    options = {**sampling, "n": n}
+    for name, value in options.items():
+        if value is not None:
+            _put_option(request.sampling, name, value)
+    return request
+
+
+def metadata(tenant: str | None) -> tuple[tuple[str, str | bytes], ...]:
+    """The call's metadata: tenant and the current trace context."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    if tenant is not None:
+        carrier["x-headrace-tenant"] = tenant
+    return tuple(carrier.items())
+
+
+def decode(response: pb.GenerateResponse) -> Piece:
+    data = response.token_ids
+    return Piece(
+        request_id=response.request_id,
+        index=response.index,
+        text=response.text,
+        token_ids=struct.unpack(f"<{len(data) // 4}I", data),
+        logprobs=tuple(
+            TokenLogprobs(_logprob(item.chosen), tuple(map(_logprob, item.top))) for item in response.logprobs
+        ),
+        finish_reason=FinishReason(response.finish_reason),
+        precision=Precision(response.precision),
+        usage=_usage(response.usage) if response.HasField("usage") else None,
+    )
+
+
+def decode_model(model: pb.Model) -> Model:
+    return Model(
+        name=model.name,
+        kind=model.kind,
+        context_tokens=model.context_tokens,
+        vocab_size=model.vocab_size,
+        digest=model.digest,
+        ready=model.ready,
+    )
+
+
+def answers(pieces: Iterable[Piece]) -> list[Answer]:
+    """The whole answers, by index. Raises EngineFault where the stream ended without usage, its last word."""
+    by_index: dict[int, list[Piece]] = {}
+    usage = None
+    precision = Precision.ANY
+    for piece in pieces:
+        by_index.setdefault(piece.index, []).append(piece)
+        usage = piece.usage or usage
+        precision = piece.precision or precision
+    if usage is None:
+        raise EngineFault("the stream ended before the answer did")
+    return [
+        Answer(
+            request_id=group[0].request_id,
+            index=index,
+            text="".join(piece.text for piece in group),
+            token_ids=tuple(token_id for piece in group for token_id in piece.token_ids),
+            logprobs=tuple(logprobs for piece in group for logprobs in piece.logprobs),
+            finish_reason=group[-1].finish_reason,
+            precision=precision,
+            usage=usage,
+        )
+        for index, group in sorted(by_index.items())
+    ]
+
+
+def _put_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        request.text = prompt
+        return
+    items = list(prompt)
+    if items and isinstance(items[0], Message | Mapping):
+        request.chat.SetInParent()
+        for item in items:
+            request.chat.messages.append(_message(item))
+        return
+    try:
+        request.tokens.token_ids = struct.pack(f"<{len(items)}I", *items)
+    except struct.error as error:
+        raise InvalidRequest(
+            f"the prompt is no text, no token ids and no chat: {error}", field="prompt", limit="uint32"
+        ) from error
+
+
+def _message(item: object) -> pb.ChatMessage:
+    match item:
+        case Message(role, content):
+            return pb.ChatMessage(role=role, content=content)
+        case {"role": str(role), "content": str(content)}:
+            return pb.ChatMessage(role=role, content=content)
+        case _:
+            raise InvalidRequest(
+                "a chat message needs role and content", field="chat.messages", limit="role and content"
+            )
+
+
+def _put_option(sampling: types_pb2.Sampling, name: str, value: object) -> None:
+    field = f"sampling.{name}"
+    if name not in sampling.DESCRIPTOR.fields_by_name:
+        raise InvalidRequest(f"{field} is no setting", field=field, limit="see SamplingOptions")
+    if name == "stop" and isinstance(value, str):
+        value = [value]
+    try:
+        if isinstance(value, Sequence):
+            getattr(sampling, name).extend(value)
+        else:
+            setattr(sampling, name, value)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidRequest(
+            f"{field} cannot be {value!r}: {error}", field=field, limit="its type on the wire"
+        ) from error
+
+
+def _logprob(item: types_pb2.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(item.token_id, item.logprob)
+
+
+def _usage(usage: types_pb2.Usage) -> Usage:
+    return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens)

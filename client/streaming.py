@@ -1,0 +1,120 @@
+"""The client for asyncio programs."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self, Unpack, overload
+
+import grpc
+
+from headrace.api.gateway.v1 import gateway_pb2 as pb
+from headrace.api.gateway.v1.gateway_pb2_grpc import GatewayServiceStub
+from headrace.chassis.channel import open_channel
+from headrace.chassis.config import TransportSettings
+from headrace.chassis.status import from_rpc_error
+from headrace.client.codec import answers, decode, decode_model, encode, metadata
+from headrace.client.values import Answer, Model, Piece, PrecisionName, Prompt, Qos, SamplingOptions
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+
+
+class AsyncClient:
+    """Calls a gateway. `async with` closes it, and so does `close`.
+
+    `tenant` names who asks (default: the gateway's default tenant). Errors are those of headrace.core.errors.
+    """
+
+    def __init__(self, address: str, *, tenant: str | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._tenant = tenant
+        self._channel = open_channel(address, TransportSettings(max_message_bytes=max_message_bytes))
+        self._stub = GatewayServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def stream(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: int | None = None,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> AsyncIterator[Piece]:
+        """The answer's pieces as they come. Closing the iterator (or cancelling its task) cancels the call."""
+        request = encode(model, prompt, sampling, n=n, qos=qos, precision=precision, request_id=request_id)
+        call = self._stub.Generate(request, timeout=timeout_s, metadata=metadata(self._tenant))
+        try:
+            async for response in call:
+                yield decode(response)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
+
+    @overload
+    async def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: None = None,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Answer: ...
+
+    @overload
+    async def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: int,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> list[Answer]: ...
+
+    async def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        n: int | None = None,
+        qos: Qos = "normal",
+        precision: PrecisionName | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Answer | list[Answer]:
+        """The whole answer; with `n` a list of that many."""
+        stream = self.stream(
+            model, prompt, n=n, qos=qos, precision=precision, timeout_s=timeout_s, request_id=request_id, **sampling
+        )
+        whole = answers([piece async for piece in stream])
+        return whole[0] if n is None else whole
+
+    async def models(self, *, timeout_s: float | None = None) -> list[Model]:
+        """The models that the gateway can serve."""
+        try:
+            response = await self._stub.ListModels(
+                pb.ListModelsRequest(), timeout=timeout_s, metadata=metadata(self._tenant)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        return [decode_model(model) for model in response.models]

@@ -1,0 +1,107 @@
+"""What a caller hands in and gets back. Plain values, no wire format."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from headrace.core.request import FinishReason, Precision
+
+Qos = Literal["realtime", "normal", "batch"]
+PrecisionName = Literal["fp32", "bf16", "fp16", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat: role is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+Prompt = str | Sequence[int] | Sequence[Message] | Sequence[Mapping[str, str]]
+"""Text, token ids, or a chat; a chat's messages may be mappings with `role` and `content`."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are chosen; what is left out takes the gateway's default (see types.proto)."""
+
+    max_tokens: int
+    min_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    logprobs: int
+    ignore_eos: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token's natural log probability, before temperature and penalties."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The chosen token, and the most probable ones, best first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of answer `index`. The last of each answer has a finish reason, the last of all has usage.
+
+    `precision` is that which served, in the first piece of the call; ANY in the others.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish_reason: FinishReason
+    precision: Precision
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `usage` is the call's: its completion tokens are those of all its answers."""
+
+    request_id: str
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish_reason: FinishReason
+    precision: Precision
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`ready`: the gateway knows an executor that serves it."""
+
+    name: str
+    kind: str
+    context_tokens: int
+    vocab_size: int
+    digest: str
+    ready: bool

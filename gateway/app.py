@@ -1,0 +1,71 @@
+"""The gateway's life: links up, server up, ready while the scheduler is there; drained before the links go."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from opentelemetry.trace import Tracer
+
+from headrace.api.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from headrace.chassis.config import Settings
+from headrace.chassis.server import ServerHandle, serve
+from headrace.gateway.admission import Admission
+from headrace.gateway.executor_link import ExecutorPool
+from headrace.gateway.ports import Preparer, TextModels
+from headrace.gateway.scheduler_link import SchedulerLink
+from headrace.gateway.servicer import GatewayService, InUse
+
+SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name,)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayHandle(ServerHandle):
+    """A running gateway; `in_use()` counts what its calls hold."""
+
+    in_use: Callable[[], InUse]
+
+
+@asynccontextmanager
+async def start(
+    settings: Settings, tracer: Tracer, preparer: Preparer, texts: TextModels
+) -> AsyncIterator[GatewayHandle]:
+    """Serves until the block ends, then waits for running calls up to transport.drain_s. Ready while the scheduler
+    stream is up. Raises ConfigError where the address cannot be bound; a link that breaks by a fault of ours cancels
+    the block.
+    """
+    handle: ServerHandle | None = None
+
+    async def report(up: bool) -> None:
+        if handle is not None:
+            await handle.set_ready(up)
+
+    async with asyncio.TaskGroup() as tasks:
+        scheduler = SchedulerLink(
+            settings.gateway.scheduler, settings.transport, f"gateway-{secrets.token_hex(4)}", report
+        )
+        executors = ExecutorPool(tasks, settings.transport, scheduler.release)
+        service = GatewayService(
+            tracer,
+            preparer,
+            texts,
+            Admission(settings.gateway),
+            scheduler,
+            executors,
+            settings.gateway.max_buffered_frames,
+        )
+        async with serve(
+            settings.gateway.listen,
+            settings.transport,
+            lambda server: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(service, server),
+            SERVICES,
+        ) as server:
+            handle = server
+            submitting = tasks.create_task(scheduler.run(), name="submit")
+            try:
+                yield GatewayHandle(server.address, server.health, server.services, service.in_use)
+            finally:
+                handle = None  # leaving: never ready again
+        submitting.cancel()
+        executors.close()

@@ -1,0 +1,200 @@
+"""The public contract's messages to and from the gateway's values. All that is wrong with a request is said here.
+
+What depends on the prompt's length is checked by `fit`, once it is token ids; everything else before, by `decode`.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import IntEnum
+from typing import TypeVar
+
+import numpy as np
+
+from headrace.api.gateway.v1 import gateway_pb2 as pb
+from headrace.api.types.v1 import types_pb2
+from headrace.core.errors import InvalidRequest, ModelNotFound
+from headrace.core.model import ModelInfo
+from headrace.core.request import DEFAULT_MAX_TOKENS, Precision, QosClass, Sampling
+from headrace.gateway.generation import Piece, Prompt, Wish
+from headrace.gateway.ports import Message, TextModels
+
+MAX_NAME_CHARS = 128
+TENANT_KEY = "x-headrace-tenant"
+DEFAULT_TENANT = "default"
+ROLES = ("system", "user", "assistant")
+SEED_BITS = 63
+
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+Wire = TypeVar("Wire", bound=IntEnum)
+
+
+def decode(request: pb.GenerateRequest, texts: TextModels) -> Wish:
+    """Raises InvalidRequest, naming the field and its limit, or ModelNotFound."""
+    request_id = _request_id(request.request_id)
+    model = _model(request.model, texts)
+    return Wish(
+        request_id=request_id,
+        model=model,
+        prompt=_prompt(request, model),
+        sampling=_sampling(request.sampling, model),
+        max_tokens_given=request.sampling.HasField("max_tokens"),
+        qos=_enum(QosClass, "qos_class", request.qos_class or QosClass.NORMAL),
+        precision=_enum(Precision, "precision", request.precision),
+    )
+
+
+def fit(wish: Wish, prompt_tokens: int) -> Sampling:
+    """The sampling settings with max_tokens filled in. Raises InvalidRequest where prompt and answer do not fit."""
+    context = wish.model.context_tokens
+    if prompt_tokens == 0:
+        raise InvalidRequest("the prompt has no tokens", field="prompt", limit="1 token at least")
+    if prompt_tokens + 1 > context:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens; the context of {context} leaves no room for an answer",
+            field="prompt",
+            limit=f"{context - 1} tokens",
+        )
+    room = context - prompt_tokens
+    if not wish.max_tokens_given:
+        sampling = replace(wish.sampling, max_tokens=min(DEFAULT_MAX_TOKENS, room))
+        sampling.validate(wish.model.vocab_size)
+        return sampling
+    if wish.sampling.max_tokens > room:
+        raise InvalidRequest(
+            f"{prompt_tokens} prompt tokens and sampling.max_tokens {wish.sampling.max_tokens} exceed the context"
+            f" of {context}",
+            field="sampling.max_tokens",
+            limit=str(room),
+        )
+    return wish.sampling
+
+
+def tenant(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The caller's tenant from the call's metadata. Raises InvalidRequest where it is no plain name."""
+    name = next((value for key, value in metadata if key == TENANT_KEY), DEFAULT_TENANT)
+    if not isinstance(name, str) or not _TENANT.fullmatch(name):
+        raise InvalidRequest(f"{TENANT_KEY} is no plain name", field=TENANT_KEY, limit="1..64 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def encode(request_id: str, piece: Piece) -> pb.GenerateResponse:
+    response = pb.GenerateResponse(
+        request_id=request_id,
+        index=piece.index,
+        text=piece.text,
+        token_ids=piece.token_ids,
+        logprobs=piece.logprobs,
+        finish_reason=int(piece.finish),  # type: ignore[arg-type]
+        precision=int(piece.precision),  # type: ignore[arg-type]
+    )
+    if piece.usage is not None:
+        response.usage.prompt_tokens = piece.usage.prompt_tokens
+        response.usage.completion_tokens = piece.usage.completion_tokens
+        response.usage.cached_prompt_tokens = piece.usage.cached_prompt_tokens
+    return response
+
+
+def encode_model(info: ModelInfo, ready: bool) -> pb.Model:
+    return pb.Model(
+        name=info.name,
+        kind=info.kind,
+        context_tokens=info.context_tokens,
+        vocab_size=info.vocab_size,
+        digest=info.digest,
+        ready=ready,
+    )
+
+
+def _request_id(request_id: str) -> str:
+    if len(request_id) > MAX_NAME_CHARS or not request_id.isprintable():
+        raise InvalidRequest(
+            f"request_id is over {MAX_NAME_CHARS} characters or not printable",
+            field="request_id",
+            limit=f"{MAX_NAME_CHARS} printable characters",
+        )
+    return request_id or secrets.token_hex(16)
+
+
+def _model(name: str, texts: TextModels) -> ModelInfo:
+    if len(name) > MAX_NAME_CHARS:  # never echoed: it would not fit into a status
+        raise ModelNotFound(
+            f"no model has a name of {len(name)} characters", field="model", limit=f"{MAX_NAME_CHARS} characters"
+        )
+    info = texts.info(name)
+    if info.kind != "decoder":
+        raise InvalidRequest(
+            f"model {name!r} is of kind {info.kind} and does not generate", field="model", limit="decoder"
+        )
+    return info
+
+
+def _prompt(request: pb.GenerateRequest, model: ModelInfo) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            if not request.text:
+                raise InvalidRequest("text is empty", field="text", limit="1 character at least")
+            return request.text
+        case "tokens":
+            return _token_ids(request.tokens.token_ids, model)
+        case "chat":
+            return _messages(request.chat)
+        case _:
+            raise InvalidRequest(
+                "the prompt is missing: one of text, tokens, chat", field="prompt", limit="text, tokens or chat"
+            )
+
+
+def _token_ids(data: bytes, model: ModelInfo) -> Prompt:
+    field = "tokens.token_ids"
+    if not data or len(data) % 4:
+        raise InvalidRequest(
+            f"{field} has {len(data)} bytes, must be little-endian uint32, one at least",
+            field=field,
+            limit="multiple of 4 bytes, 4 at least",
+        )
+    token_ids = np.frombuffer(data, "<u4")
+    if (highest := int(token_ids.max())) >= model.vocab_size:
+        raise InvalidRequest(
+            f"{field} has {highest}, outside the vocabulary of {model.vocab_size}",
+            field=field,
+            limit=f"0..{model.vocab_size - 1}",
+        )
+    return token_ids
+
+
+def _messages(chat: pb.ChatPrompt) -> Prompt:
+    for position, message in enumerate(chat.messages):
+        if message.role not in ROLES:
+            raise InvalidRequest(
+                f"chat.messages[{position}].role is unknown, must be one of {', '.join(ROLES)}",
+                field=f"chat.messages[{position}].role",
+                limit=", ".join(ROLES),
+            )
+    if not any(message.content for message in chat.messages):
+        raise InvalidRequest(
+            "chat has no message with content", field="chat.messages", limit="1 message with content at least"
+        )
+    return tuple(Message(message.role, message.content) for message in chat.messages)
+
+
+def _sampling(proto: types_pb2.Sampling, model: ModelInfo) -> Sampling:
+    """Without a max_tokens of the caller's it is the whole context for now, so that nothing is refused too early."""
+    defaults = {"max_tokens": model.context_tokens, "seed": secrets.randbits(SEED_BITS)}
+    given = {field.name: value for field, value in proto.ListFields()}
+    repeated = {name: tuple(given.get(name, ())) for name in ("stop", "stop_token_ids")}
+    sampling = Sampling(**(defaults | given | repeated))
+    sampling.validate(model.vocab_size)
+    return sampling
+
+
+def _enum(kind: type[Wire], field: str, value: int) -> Wire:
+    try:
+        return kind(value)
+    except ValueError:
+        known = [f"{member.value} ({member.name})" for member in kind]
+        raise InvalidRequest(
+            f"{field} is {value}, must be one of {', '.join(known)}", field=field, limit=", ".join(known)
+        ) from None

@@ -1,0 +1,192 @@
+"""Execute streams: one for each executor address, opened by the first request placed there, closed when idle or lost.
+
+Owns the requests that run. Starts and cancellations gather in frames; outputs are handed to their relays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.api.executor.v1 import executor_pb2 as pb
+from headrace.api.executor.v1.executor_pb2_grpc import ExecutorServiceStub
+from headrace.api.types.v1 import types_pb2
+from headrace.chassis.channel import open_channel
+from headrace.chassis.config import TransportSettings
+from headrace.chassis.status import from_fault
+from headrace.chassis.telemetry import to_frame
+from headrace.core.errors import EngineFault, Unavailable
+from headrace.core.request import FinishReason, Sampling
+from headrace.gateway.frames import Outbox, exchange
+from headrace.gateway.generation import Generation, Output, Placement
+from headrace.gateway.relay import Relay
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+"""A stream with no request for this long is closed."""
+START_BYTES = 2048
+"""On the safe side, for frames: what a Start holds beside its token ids."""
+
+_FINISH_REASONS: frozenset[int] = frozenset(FinishReason)
+
+
+class ExecutorLink:
+    """The stream to one executor. `ended` is called as soon as it takes no more requests."""
+
+    def __init__(
+        self, address: str, transport: TransportSettings, idle_s: float, release: Callable[[str], None]
+    ) -> None:
+        self._address = address
+        self._transport = transport
+        self._idle_s = idle_s
+        self._release = release
+        self._outbox: Outbox[tuple[Generation, Placement]] = Outbox(transport.max_message_bytes // 2)
+        self._running: dict[str, Relay] = {}
+        self.served: set[str] = set()
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @contextmanager
+    def running(self, relay: Relay, placement: Placement) -> Iterator[None]:
+        """Starts; if the block ends before the executor is done with it, the executor is told so without a wait."""
+        generation = relay.generation
+        self._running[generation.wire_id] = relay
+        self._outbox.put(generation.wire_id, (generation, placement), START_BYTES + generation.token_ids.nbytes)
+        try:
+            yield
+        finally:
+            if self._running.pop(generation.wire_id, None) is not None and not relay.executor_done:
+                self._outbox.cancel(generation.wire_id)
+
+    async def run(self, ended: Callable[[], None]) -> None:
+        """Keeps the stream until it is lost or idle; then fails what still runs here."""
+        try:
+            async with open_channel(self._address, self._transport) as channel:
+                await exchange(ExecutorServiceStub(channel).Execute(), lambda: self._next_frame(ended), self._receive)
+        finally:
+            ended()
+            if self._running:
+                log.warning("lost the executor at %s with %d requests", self._address, len(self._running))
+            for wire_id, relay in self._running.items():
+                relay.fail(Unavailable(f"the executor at {self._address} was lost"))
+                self._release(wire_id)
+            self._running.clear()
+
+    async def _next_frame(self, ended: Callable[[], None]) -> pb.ExecuteRequest | None:
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    starts, cancelled = await self._outbox.take()
+            except TimeoutError:
+                if self._running:
+                    continue
+                ended()
+                return None
+            now = asyncio.get_running_loop().time()
+            return pb.ExecuteRequest(starts=[_start(*start, now) for start in starts], cancelled_request_ids=cancelled)
+
+    def _receive(self, frame: pb.ExecuteResponse) -> None:
+        for member in frame.outputs:
+            relay = self._running.get(member.request_id)
+            if relay is None:
+                continue  # it has ended here; the executor hears or has heard of it
+            if member.HasField("fault"):
+                relay.refused(from_fault(member.fault))
+                continue
+            if member.finish_reason not in _FINISH_REASONS:
+                relay.fail(EngineFault(f"the executor sent finish reason {member.finish_reason}, unknown here"))
+                continue
+            self.served.add(relay.generation.model.name)
+            relay.output(
+                Output(
+                    member.index,
+                    member.token_ids,
+                    list(member.logprobs),
+                    FinishReason(member.finish_reason),
+                    member.cached_prompt_tokens,
+                )
+            )
+
+
+class ExecutorPool:
+    """The open links by address; their tasks live in `tasks`. `release` tells the scheduler of what cannot run."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        transport: TransportSettings,
+        release: Callable[[str], None],
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._tasks = tasks
+        self._transport = transport
+        self._release = release
+        self._idle_s = idle_s
+        self._links: dict[str, tuple[ExecutorLink, asyncio.Task[None]]] = {}
+
+    @property
+    def num_links(self) -> int:
+        return len(self._links)
+
+    @property
+    def num_running(self) -> int:
+        return sum(link.num_running for link, _ in self._links.values())
+
+    def serves(self, model: str) -> bool:
+        """An executor that is linked now has answered for this model."""
+        return any(model in link.served for link, _ in self._links.values())
+
+    def link(self, address: str) -> ExecutorLink:
+        """The open link, or a new one. Starts its first request in the same breath: a link may close at any wait."""
+        if address not in self._links:
+            link = ExecutorLink(address, self._transport, self._idle_s, self._release)
+
+            def ended() -> None:
+                if address in self._links and self._links[address][0] is link:
+                    del self._links[address]
+
+            self._links[address] = link, self._tasks.create_task(link.run(ended), name=f"execute {address}")
+        return self._links[address][0]
+
+    def close(self) -> None:
+        """Ends all links."""
+        for _, task in list(self._links.values()):
+            task.cancel()
+
+
+def _start(generation: Generation, placement: Placement, now: float) -> pb.Start:
+    return pb.Start(
+        request_id=generation.wire_id,
+        model=generation.model.name,
+        precision=int(placement.precision),  # type: ignore[arg-type]
+        token_ids=generation.token_ids.astype("<u4", copy=False).tobytes(),
+        sampling=_sampling(generation.sampling),
+        priority=int(generation.qos),
+        deadline_ms=generation.deadline_ms(now),
+        trace=to_frame(generation.trace),
+        batch_trace=to_frame(placement.batch_trace),
+        batch_id=placement.batch_id,
+    )
+
+
+def _sampling(sampling: Sampling) -> types_pb2.Sampling:
+    """All but the stop strings: those are text, and text is the gateway's."""
+    return types_pb2.Sampling(
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=sampling.seed,
+        stop_token_ids=sampling.stop_token_ids,
+        logprobs=sampling.logprobs,
+        n=sampling.n,
+        ignore_eos=sampling.ignore_eos,
+    )

@@ -1,0 +1,168 @@
+"""One request's stream: from the queue to its executor to the caller. Pure state on the event loop, no gRPC.
+
+Links and the deadline's timer put events in without waiting (place, output, fail); the call's own task takes pieces
+out. What gathers while the caller reads slowly is merged, so a request never holds more than its answers' length.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError
+from headrace.core.request import FinishReason
+from headrace.gateway.answer import Answer
+from headrace.gateway.generation import Generation, Output, Piece, Placement, State, Usage
+
+
+def merged(outputs: Sequence[Output]) -> list[Output]:
+    """One output an answer, in the order of their first ones; the latest finish reason holds."""
+    by_index: dict[int, list[Output]] = {}
+    for output in outputs:
+        by_index.setdefault(output.index, []).append(output)
+    return [group[0] if len(group) == 1 else _joined(group) for group in by_index.values()]
+
+
+def _joined(group: Sequence[Output]) -> Output:
+    return Output(
+        index=group[0].index,
+        token_ids=b"".join(output.token_ids for output in group),
+        logprobs=[logprobs for output in group for logprobs in output.logprobs],
+        finish=group[-1].finish,
+        cached_prompt_tokens=max(output.cached_prompt_tokens for output in group),
+    )
+
+
+class Relay:
+    """State of one request: QUEUED until placed, RUNNING until every answer has ended, or ENDED by `error`."""
+
+    def __init__(self, generation: Generation, answers: Sequence[Answer], max_buffered_frames: int) -> None:
+        self.generation = generation
+        self.answers = answers
+        self.state = State.QUEUED
+        self.error: HeadraceError | None = None
+        self.served_by: Placement | None = None
+        self._max_buffered_frames = max_buffered_frames
+        self._inbox: list[Output] = []
+        self._wake = asyncio.Event()
+        self._unfinished = set(range(len(answers)))
+        self._refused = False
+        self._first = True
+        self._cached_prompt_tokens = 0
+
+    @property
+    def executor_done(self) -> bool:
+        """The executor has nothing left to do for this request."""
+        return self._refused or not self._unfinished
+
+    @property
+    def num_tokens(self) -> int:
+        """Over all answers."""
+        return sum(answer.num_tokens for answer in self.answers)
+
+    def place(self, placement: Placement) -> None:
+        if self.state is State.QUEUED:
+            self.served_by = placement
+            self.state = State.RUNNING
+            self._wake.set()
+
+    def output(self, output: Output) -> None:
+        """Takes one answer's new tokens."""
+        if output.index >= len(self.answers):
+            self.fail(EngineFault(f"the executor sent answer {output.index} of {len(self.answers)}"))
+            return
+        if output.finish is not FinishReason.NONE:
+            self._unfinished.discard(output.index)
+        if self.state is State.ENDED:
+            return
+        if output.cached_prompt_tokens > self._cached_prompt_tokens:
+            self._cached_prompt_tokens = output.cached_prompt_tokens
+        self._inbox.append(output)
+        if len(self._inbox) > self._max_buffered_frames:
+            self._inbox = merged(self._inbox)
+        self._wake.set()
+
+    def fail(self, error: HeadraceError) -> None:
+        """The request ends with `error` once what has arrived is delivered.
+
+        The first failure counts; none counts once everything has arrived.
+        """
+        if self._unfinished:
+            self._end(error)
+
+    def _end(self, error: HeadraceError) -> None:
+        if self.state is not State.ENDED:
+            self.error = error
+            self.state = State.ENDED
+            self._wake.set()
+
+    def refused(self, error: HeadraceError) -> None:
+        """The executor failed it: nothing is left to cancel there."""
+        self._refused = True
+        self.fail(error)
+
+    def expire(self) -> None:
+        self.fail(deadline_missed(self.num_tokens))
+
+    async def placement(self) -> Placement:
+        """Waits until placed. Raises what failed the request."""
+        while self.served_by is None:
+            if self.error:
+                raise self.error
+            await self._wake.wait()
+            self._wake.clear()
+        return self.served_by
+
+    async def pieces(self) -> list[Piece]:
+        """Waits for tokens; one piece for each answer that has new ones. [] once all have ended.
+
+        Raises what failed the request, after everything that arrived before has been handed out.
+        """
+        while True:
+            if pieces := self._take():
+                return pieces
+            if self.error:
+                raise self.error
+            if self.state is State.ENDED:
+                return []
+            await self._wake.wait()
+            self._wake.clear()
+
+    def _take(self) -> list[Piece]:
+        outputs, self._inbox = self._inbox, []
+        pieces = [
+            self.answers[output.index].push(output)
+            for output in merged(outputs)
+            if not self.answers[output.index].finish
+        ]
+        for piece in pieces:
+            if piece.finish in (FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAULT):
+                self._end(_failure(piece.finish, self.num_tokens))
+                piece.finish = FinishReason.NONE
+        pieces = [piece for piece in pieces if piece.token_ids or piece.text or piece.finish]
+        if not pieces:
+            return pieces
+        if self._first and self.served_by:
+            self._first, pieces[0].precision = False, self.served_by.precision
+        if self.error is None and all(answer.finish for answer in self.answers):
+            self.state = State.ENDED
+            pieces[-1].usage = self.usage
+        return pieces
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self.generation.token_ids), self.num_tokens, self._cached_prompt_tokens)
+
+
+def _failure(finish: FinishReason, num_tokens: int) -> HeadraceError:
+    """The error for a finish reason that is no answer's proper end."""
+    if finish is FinishReason.DEADLINE:
+        return deadline_missed(num_tokens)
+    if finish is FinishReason.CANCELLED:
+        return Cancelled("the executor cancelled the request")
+    return EngineFault("the executor failed the request")
+
+
+def deadline_missed(num_tokens: int) -> DeadlineMissed:
+    """Says which side of the first token the deadline fell on."""
+    if num_tokens:
+        return DeadlineMissed(f"the deadline passed while generating, after {num_tokens} tokens")
+    return DeadlineMissed("the deadline passed while queued, before the first token")

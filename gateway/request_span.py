@@ -1,0 +1,113 @@
+"""The span gateway.generate: what one call was, how it went, and why it failed."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+from headrace.chassis import signals
+from headrace.chassis.telemetry import from_metadata
+from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError
+from headrace.gateway.generation import Generation, Placement, Prompt, Wish
+from headrace.gateway.relay import Relay
+
+
+class RequestSpan:
+    """Records what becomes known, when it does. `expired` tells whether the call's deadline has passed."""
+
+    def __init__(self, tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        self._span = tracer.start_span(signals.GATEWAY_GENERATE, context=from_metadata(metadata), kind=SpanKind.SERVER)
+        self._began = time.perf_counter()
+        self._finished = False
+        self._first = True
+        self._relay: Relay | None = None
+        self._deadline: float | None = None
+        self.context = self._span.get_span_context()
+        self.parent = set_span_in_context(self._span, Context())
+
+    def decoded(self, wish: Wish, tenant: str, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._span.set_attributes(
+            {
+                signals.GENAI_OPERATION: _operation(wish.prompt),
+                signals.GENAI_MODEL: wish.model.name,
+                signals.GENAI_TEMPERATURE: wish.sampling.temperature,
+                signals.REQUEST_ID: wish.request_id,
+                signals.QOS_CLASS: wish.qos.name.lower(),
+                signals.TENANT: tenant,
+            }
+        )
+
+    def submitted(self, relay: Relay, generation: Generation) -> None:
+        self._relay = relay
+        self._span.set_attributes(
+            {
+                signals.GENAI_MAX_TOKENS: generation.sampling.max_tokens,
+                signals.GENAI_INPUT_TOKENS: len(generation.token_ids),
+                signals.PROMPT_TOKENS: len(generation.token_ids),
+            }
+        )
+
+    def placed(self, placement: Placement) -> None:
+        """Links to the batch that the request went out with."""
+        if placement.batch_trace.is_valid:
+            self._span.add_link(placement.batch_trace)
+        self._span.set_attributes(
+            {
+                signals.EXECUTOR_ID: placement.executor_id,
+                signals.BATCH_ID: placement.batch_id,
+                signals.BATCH_SIZE: placement.batch_size,
+                signals.PRECISION: placement.precision.name.lower(),
+            }
+        )
+
+    def progressed(self) -> None:
+        """Pieces are about to go out."""
+        if self._first:
+            self._first = False
+            self._span.set_attribute(signals.TTFT_MS, (time.perf_counter() - self._began) * 1000)
+
+    def finished(self) -> None:
+        """All of the answer has been handed over."""
+        self._finished = True
+
+    def end(self, error: BaseException | None) -> None:
+        if self._relay is not None:
+            self._span.set_attribute(signals.GENAI_OUTPUT_TOKENS, self._relay.num_tokens)
+            self._span.set_attribute(
+                signals.GENAI_FINISH_REASONS,
+                [answer.finish.name.lower() for answer in self._relay.answers if answer.finish],
+            )
+        if not self._finished:
+            reason = self._failure(error)
+            self._span.set_status(Status(StatusCode.ERROR, str(error) if isinstance(error, HeadraceError) else reason))
+            self._span.set_attribute(signals.ERROR_TYPE, reason)
+        self._span.end()
+
+    def _failure(self, error: BaseException | None) -> str:
+        """The stable reason. A call that was broken off has no error of its own: deadline or caller ended it."""
+        if isinstance(error, HeadraceError):
+            return error.reason
+        if isinstance(error, Exception):
+            return EngineFault.reason
+        expired = self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
+        return DeadlineMissed.reason if expired else Cancelled.reason
+
+
+@contextmanager
+def request_span(tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]]) -> Iterator[RequestSpan]:
+    """A span from call to end, however it ends; a block that ends without `finished` counts as broken off."""
+    span = RequestSpan(tracer, metadata)
+    try:
+        yield span
+    except BaseException as error:
+        span.end(error)
+        raise
+    span.end(None)
+
+
+def _operation(prompt: Prompt) -> str:
+    return "chat" if isinstance(prompt, tuple) else "text_completion"

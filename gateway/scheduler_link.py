@@ -1,0 +1,150 @@
+"""The gateway's one long-lived Submit stream: requests up, placements and refusals down.
+
+Owns the requests that wait for a placement. When the stream is lost it comes back with bounded backoff and the
+waiting requests are submitted again; those already placed are not its business any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.api.scheduler.v1 import scheduler_pb2 as pb
+from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceStub
+from headrace.chassis.channel import open_channel
+from headrace.chassis.config import TransportSettings
+from headrace.chassis.status import from_fault
+from headrace.chassis.telemetry import link_to, to_frame
+from headrace.core.errors import Unavailable
+from headrace.core.request import Precision
+from headrace.gateway.frames import Outbox, exchange
+from headrace.gateway.generation import Generation, Placement
+from headrace.gateway.relay import Relay
+
+log = logging.getLogger(__name__)
+
+MIN_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+PATIENCE_S = 30.0
+"""How long waiting requests stay while the scheduler is away."""
+SUBMISSION_BYTES = 512
+"""On the safe side, for frames: a submission is numbers and names."""
+
+_PRECISIONS: frozenset[int] = frozenset(Precision)
+
+
+class SchedulerLink:
+    """`run` keeps the stream; `on_change` is told when it is up (True) and when it is lost (False)."""
+
+    def __init__(
+        self, address: str, transport: TransportSettings, gateway_id: str, on_change: Callable[[bool], Awaitable[None]]
+    ) -> None:
+        self._address = address
+        self._transport = transport
+        self._gateway_id = gateway_id
+        self._on_change = on_change
+        self._outbox: Outbox[Generation] = Outbox(transport.max_message_bytes // 2)
+        self._waiting: dict[str, Relay] = {}
+        self._greeted = False
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @contextmanager
+    def waiting(self, relay: Relay) -> Iterator[None]:
+        """Submits; if the block ends before a placement or refusal came, the scheduler is told so without a wait."""
+        wire_id = relay.generation.wire_id
+        self._waiting[wire_id] = relay
+        self._outbox.put(wire_id, relay.generation, SUBMISSION_BYTES)
+        try:
+            yield
+        finally:
+            if self._waiting.pop(wire_id, None) is not None:
+                self._outbox.cancel(wire_id)
+
+    def release(self, wire_id: str) -> None:
+        """Tells the scheduler that a placed request will not run where it was placed."""
+        self._outbox.cancel(wire_id)
+
+    async def run(self) -> None:
+        """Keeps the stream up until cancelled."""
+        loop, delay_s = asyncio.get_running_loop(), MIN_BACKOFF_S
+        async with open_channel(self._address, self._transport) as channel:
+            stub = SchedulerServiceStub(channel)
+            while True:
+                try:
+                    async with asyncio.timeout(PATIENCE_S):
+                        await channel.channel_ready()
+                except TimeoutError:
+                    self._give_up()
+                    continue
+                self._start_over()
+                began = loop.time()
+                await self._on_change(True)
+                try:
+                    await exchange(stub.Submit(), self._next_frame, self._receive)
+                finally:
+                    await self._on_change(False)
+                log.warning("lost the scheduler at %s", self._address)
+                delay_s = MIN_BACKOFF_S if loop.time() - began > MAX_BACKOFF_S else min(delay_s * 2, MAX_BACKOFF_S)
+                await asyncio.sleep(delay_s)
+
+    def _start_over(self) -> None:
+        """A new stream knows nothing: it gets all that waits."""
+        self._outbox.clear_items()
+        self._greeted = False
+        for wire_id, relay in self._waiting.items():
+            self._outbox.put(wire_id, relay.generation, SUBMISSION_BYTES)
+
+    def _give_up(self) -> None:
+        for relay in self._waiting.values():
+            relay.fail(Unavailable(f"the scheduler has been away for {PATIENCE_S:g} s"))
+
+    async def _next_frame(self) -> pb.SubmitRequest:
+        if not self._greeted:
+            self._greeted = True
+            return pb.SubmitRequest(gateway_id=self._gateway_id)
+        generations, cancelled = await self._outbox.take()
+        now = asyncio.get_running_loop().time()
+        return pb.SubmitRequest(
+            submissions=[_submission(generation, now) for generation in generations], cancelled_request_ids=cancelled
+        )
+
+    def _receive(self, frame: pb.SubmitResponse) -> None:
+        for member in frame.placements:
+            relay = self._waiting.pop(member.request_id, None)
+            if relay is None:  # it ended while its placement was on the way
+                self.release(member.request_id)
+            else:
+                relay.place(_placement(member))
+        for refusal in frame.refusals:
+            relay = self._waiting.pop(refusal.request_id, None)
+            if relay is not None:
+                relay.fail(from_fault(refusal.fault))
+
+
+def _submission(generation: Generation, now: float) -> pb.Submission:
+    return pb.Submission(
+        request_id=generation.wire_id,
+        model=generation.model.name,
+        qos_class=int(generation.qos),  # type: ignore[arg-type]
+        tenant=generation.tenant,
+        prompt_tokens=len(generation.token_ids),
+        max_output_tokens=generation.sampling.max_tokens,
+        n=generation.sampling.n,
+        precision=int(generation.precision),  # type: ignore[arg-type]
+        deadline_ms=generation.deadline_ms(now),
+        trace=to_frame(generation.trace),
+    )
+
+
+def _placement(member: pb.Placement) -> Placement:
+    return Placement(
+        executor_id=member.executor_id,
+        address=member.executor_address,
+        batch_id=member.batch_id,
+        batch_size=member.batch_size,
+        precision=Precision(member.precision) if member.precision in _PRECISIONS else Precision.ANY,
+        batch_trace=link_to(member.batch_trace),
+    )

@@ -1,0 +1,147 @@
+"""The public service: one call from permit to last piece. What a call takes, its exit stack gives back."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from opentelemetry.trace import Tracer
+
+from headrace.api.gateway.v1 import gateway_pb2 as pb
+from headrace.api.gateway.v1 import gateway_pb2_grpc
+from headrace.gateway.admission import Admission
+from headrace.gateway.answer import Answer
+from headrace.gateway.codec import decode, encode, encode_model, fit, tenant
+from headrace.gateway.executor_link import ExecutorPool
+from headrace.gateway.generation import Generation, State
+from headrace.gateway.ports import Preparer, TextModels
+from headrace.gateway.preparation import prepare
+from headrace.gateway.relay import Relay
+from headrace.gateway.request_span import request_span
+from headrace.gateway.scheduler_link import SchedulerLink
+
+DEADLINE_MARGIN_S = 0.05
+DEADLINE_MARGIN_SHARE = 0.1
+"""The gateway answers this much (the smaller) ahead of the call's deadline, so that its reason reaches the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """What a gateway holds right now; all but the links is zero once every call has ended."""
+
+    requests: int
+    tokens: int
+    num_bytes: int
+    active: int
+    waiting: int
+    running: int
+    links: int
+
+
+class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
+    """One instance a process; one event loop owns it."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        preparer: Preparer,
+        texts: TextModels,
+        admission: Admission,
+        scheduler: SchedulerLink,
+        executors: ExecutorPool,
+        max_buffered_frames: int,
+    ) -> None:
+        self._tracer = tracer
+        self._preparer = preparer
+        self._texts = texts
+        self._admission = admission
+        self._scheduler = scheduler
+        self._executors = executors
+        self._max_buffered_frames = max_buffered_frames
+
+    def in_use(self) -> InUse:
+        return InUse(
+            requests=self._admission.requests,
+            tokens=self._admission.tokens,
+            num_bytes=self._admission.num_bytes,
+            active=self._admission.num_active,
+            waiting=self._scheduler.num_waiting,
+            running=self._executors.num_running,
+            links=self._executors.num_links,
+        )
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Streams the answers' pieces. Whatever is held goes back when the call ends, also while a piece is being sent.
+
+        A call that is cancelled during a send leaves this generator suspended; the context's callback is what closes
+        the stack then.
+        """
+        with ExitStack() as held:
+            context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]
+            metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
+            deadline = _deadline(context.time_remaining())
+            span = held.enter_context(request_span(self._tracer, metadata))
+            permit = held.enter_context(self._admission.permit(request.ByteSize()))
+            wish = decode(request, self._texts)
+            caller = tenant(metadata)
+            span.decoded(wish, caller, deadline)
+            held.enter_context(self._admission.claim(wish.request_id))
+            token_ids = await prepare(self._preparer, wish, span.parent, deadline)
+            sampling = fit(wish, len(token_ids))
+            permit.correct(len(token_ids) + sampling.n * sampling.max_tokens)
+            generation = Generation(
+                request_id=wish.request_id,
+                wire_id=f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id,
+                model=wish.model,
+                token_ids=token_ids,
+                sampling=sampling,
+                qos=wish.qos,
+                precision=wish.precision,
+                tenant=caller,
+                deadline=deadline,
+                trace=span.context,
+            )
+            relay = Relay(generation, self._answers(generation), self._max_buffered_frames)
+            span.submitted(relay, generation)
+            if deadline is not None:
+                timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
+                held.callback(timer.cancel)
+            held.enter_context(self._scheduler.waiting(relay))
+            placement = await relay.placement()
+            span.placed(placement)
+            running = held.enter_context(ExitStack())
+            running.enter_context(self._executors.link(placement.address).running(relay, placement))
+            while pieces := await relay.pieces():
+                span.progressed()
+                if relay.state is State.ENDED:
+                    running.close()  # the executor need not wait for a slow reader
+                for piece in pieces:
+                    yield encode(wish.request_id, piece)
+            span.finished()
+
+    async def ListModels(
+        self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListModelsResponse:
+        """All models whose text this gateway can read; ready where a linked executor has answered for it."""
+        return pb.ListModelsResponse(
+            models=[encode_model(self._texts.info(name), self._executors.serves(name)) for name in self._texts.names()]
+        )
+
+    def _answers(self, generation: Generation) -> list[Answer]:
+        sampling, model = generation.sampling, generation.model
+        end_token_ids = frozenset(sampling.stop_token_ids) | (
+            frozenset() if sampling.ignore_eos else frozenset(model.eos_token_ids)
+        )
+        return [Answer(self._texts.text_stream(model.name), sampling, end_token_ids) for _ in range(sampling.n)]
+
+
+def _deadline(remaining_s: float | None) -> float | None:
+    """On the event loop's clock. A deadline that has passed already raises at the first wait."""
+    if remaining_s is None:
+        return None
+    return asyncio.get_running_loop().time() + remaining_s - min(DEADLINE_MARGIN_S, remaining_s * DEADLINE_MARGIN_SHARE)
