@@ -44,7 +44,11 @@ class RemotePreparer:
     """
 
     def __init__(
-        self, stub: preprocess_pb2_grpc.PreprocessServiceAsyncStub, address: str, max_message_bytes: int, wait_s: float
+        self,
+        stub: "preprocess_pb2_grpc.PreprocessServiceAsyncStub",
+        address: str,
+        max_message_bytes: int,
+        wait_s: float,
     ) -> None:
         self._stub = stub
         self._address = address

@@ -1,0 +1,173 @@
+"""The preprocess service and the preparer over it, on real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from headrace.api.preprocess.v1 import preprocess_pb2 as pb
+from headrace.api.preprocess.v1 import preprocess_pb2_grpc
+from headrace.chassis import signals
+from headrace.chassis.channel import open_channel
+from headrace.chassis.config import Settings, load_settings
+from headrace.chassis.server import ServerHandle
+from headrace.core.errors import InvalidRequest, ModelNotFound, Unavailable
+from headrace.gateway.ports import Message, Preparer
+from headrace.models import reference
+from headrace.preprocess import app, servicer
+from headrace.preprocess.pipeline import Pipeline, Prompt
+from headrace.preprocess.remote import RemotePreparer, open_preparer, to_item
+
+BOUND_S = 30
+ROOT = Context()
+
+
+@pytest.fixture
+def suite(home: Path) -> Settings:
+    overrides = {
+        "models": {"home": home},
+        "preprocess": {"listen": "127.0.0.1:0"},
+        "transport": {"max_message_bytes": 64 * 1024, "drain_s": BOUND_S},
+    }
+    return load_settings(None, overrides)
+
+
+@pytest.fixture
+async def service(suite: Settings, tracer_provider: TracerProvider) -> AsyncIterator[ServerHandle]:
+    async with app.start(suite, tracer_provider.get_tracer("preprocess")) as handle:
+        yield handle
+
+
+@pytest.fixture
+async def preparer(suite: Settings, service: ServerHandle) -> AsyncIterator[RemotePreparer]:
+    async with open_preparer(service.address, suite.transport) as preparer:
+        yield preparer
+
+
+async def test_prepares_texts_and_chats(preparer: RemotePreparer) -> None:
+    port: Preparer = preparer
+    text = await port.prepare("a", reference.NAME, "wässer", ROOT)
+    chat = await port.prepare("b", reference.NAME, [Message("user", "hi")], ROOT)
+    assert bytes(text.tolist()) == "wässer".encode()
+    assert bytes(chat.tolist()) == b"user: hi\nassistant: "
+    assert text.dtype == np.uint32
+
+
+async def test_many_at_once_each_get_their_own(preparer: RemotePreparer) -> None:
+    prompts = {f"r{number}": f"{number} " * (1 + number % 700) for number in range(servicer.MAX_ITEMS_IN_FLIGHT * 2)}
+    async with asyncio.timeout(BOUND_S), asyncio.TaskGroup() as tasks:
+        answers = {
+            key: tasks.create_task(preparer.prepare(key, reference.NAME, text, ROOT)) for key, text in prompts.items()
+        }
+    assert {key: bytes(task.result().tolist()).decode() for key, task in answers.items()} == prompts
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "kind", "field"),
+    [
+        ("nobody", "hi", ModelNotFound, "model"),
+        (reference.NAME, "", InvalidRequest, "prompt.text"),
+        (reference.NAME, "x" * (reference.CONTEXT_TOKENS + 1), InvalidRequest, "prompt.text"),
+        (reference.NAME, "x" * 70_000, InvalidRequest, "prompt.text"),  # more than a message holds
+        (reference.NAME, [], InvalidRequest, "chat.messages"),
+        (reference.NAME, [Message("robot", "hi")], InvalidRequest, "chat.messages[0].role"),
+    ],
+)
+async def test_one_fault_is_not_anothers(
+    preparer: RemotePreparer, model: str, prompt: Prompt, kind: type[Exception], field: str
+) -> None:
+    good = asyncio.create_task(preparer.prepare("good", reference.NAME, "hi", ROOT))
+    with pytest.raises(kind) as caught:
+        await preparer.prepare("bad", model, prompt, ROOT)
+    assert getattr(caught.value, "field", None) == field
+    assert len(await good) == 2
+
+
+async def test_an_unexpected_fault_tells_an_incident_and_nothing_else(
+    preparer: RemotePreparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ValueError("secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "prepare", broken)
+        with pytest.raises(Exception, match="incident") as caught:
+            await preparer.prepare("bad", reference.NAME, "hi", ROOT)
+    assert "secret" not in str(caught.value)
+    assert len(await preparer.prepare("good", reference.NAME, "hi", ROOT)) == 2
+
+
+async def test_the_span_is_the_services_under_the_callers(
+    preparer: RemotePreparer, tracer_provider: TracerProvider, spans: InMemorySpanExporter
+) -> None:
+    with tracer_provider.get_tracer("gateway").start_as_current_span("gateway.generate", ROOT) as parent:
+        await preparer.prepare("r1", reference.NAME, "hello", trace.set_span_in_context(parent, ROOT))
+    prepared = next(span for span in spans.get_finished_spans() if span.name == signals.PREPROCESS_PREPARE)
+    assert prepared.parent is not None
+    assert prepared.parent.span_id == parent.get_span_context().span_id
+    assert prepared.context.trace_id == parent.get_span_context().trace_id
+    assert prepared.attributes is not None
+    assert prepared.attributes[signals.PROMPT_TOKENS] == 5
+
+
+async def test_a_second_request_of_the_same_id_is_refused(preparer: RemotePreparer) -> None:
+    first = asyncio.create_task(preparer.prepare("same", reference.NAME, "hi", ROOT))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidRequest, match="already"):
+        await preparer.prepare("same", reference.NAME, "hi", ROOT)
+    assert len(await first) == 2
+    assert len(await preparer.prepare("same", reference.NAME, "hi", ROOT)) == 2
+
+
+async def test_nobody_there_is_unavailable_in_bounded_time(suite: Settings) -> None:
+    async with open_preparer("127.0.0.1:1", suite.transport, wait_s=0.05) as preparer:
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+            await preparer.prepare("a", reference.NAME, "hi", ROOT)
+
+
+async def test_what_a_leaving_service_did_not_read_goes_to_the_next_one(
+    suite: Settings, tracer_provider: TracerProvider
+) -> None:
+    tracer = tracer_provider.get_tracer("preprocess")
+    async with AsyncExitStack() as stack, asyncio.timeout(BOUND_S):
+        async with app.start(suite, tracer) as first:
+            preparer = await stack.enter_async_context(open_preparer(first.address, suite.transport))
+            assert len(await preparer.prepare("a", reference.NAME, "hi", ROOT)) == 2
+        # its long-lived stream did not keep the first one from leaving
+        waiting = asyncio.create_task(preparer.prepare("b", reference.NAME, "hi", ROOT))
+        await asyncio.sleep(0)
+        again = suite.preprocess.model_copy(update={"listen": first.address})
+        async with app.start(suite.model_copy(update={"preprocess": again}), tracer):
+            assert len(await waiting) == 2
+
+
+async def test_a_stream_with_bad_bytes_ends_with_a_status_of_the_callers(
+    suite: Settings, service: ServerHandle
+) -> None:
+    async with open_channel(service.address, suite.transport) as channel:
+        method = f"/{servicer.SERVICE}/Prepare"
+        call = channel.stream_stream(method)(iter([b"\x0a\x03\x0a\x01\xff"]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "items.request_id" in str(caught.value.details())
+
+
+async def test_an_item_without_a_prompt_is_answered_with_a_fault(suite: Settings, service: ServerHandle) -> None:
+    async with open_channel(service.address, suite.transport) as channel:
+        stub = preprocess_pb2_grpc.PreprocessServiceStub(channel)
+        good = to_item("good", reference.NAME, "hi", ROOT)
+        frame = pb.PrepareRequest(items=[pb.PrepareItem(request_id="bad", model=reference.NAME), good])
+        answers = {item.request_id: item async for response in stub.Prepare(iter([frame])) for item in response.items}
+    assert answers["bad"].fault.reason == InvalidRequest.reason
+    assert answers["bad"].fault.field == "prompt"
+    assert np.frombuffer(answers["good"].token_ids, "<u4").tolist() == list(b"hi")
