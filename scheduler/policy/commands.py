@@ -1,0 +1,99 @@
+"""What the scheduler decides: values that the shell turns into frames and spans."""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from headrace.core.errors import HeadraceError
+from headrace.core.request import Precision
+from headrace.scheduler.policy.events import Request
+
+
+class CloseReason(IntEnum):
+    """Why a batch was closed. Values equal those on the wire."""
+
+    FULL = 1
+    TOKEN_BUDGET = 2
+    CAPACITY = 3
+    IDLE = 4
+
+
+class WaitReason(StrEnum):
+    """What a request last waited for."""
+
+    NONE = "none"
+    QUEUE = "queue"
+    SLOTS = "slots"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A core error as a value: commands compare equal where they say the same."""
+
+    kind: type[HeadraceError]
+    message: str
+    field: str = ""
+    limit: str = ""
+    retry_after_s: float | None = None
+
+    def error(self) -> HeadraceError:
+        return self.kind(self.message, field=self.field, limit=self.limit, retry_after_s=self.retry_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One request of a batch: the precision that will serve it, and how it waited.
+
+    `position` is how many of its model were ahead of it when it came.
+    """
+
+    request: Request
+    precision: Precision
+    position: int
+    wait_reason: WaitReason
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """These requests go to this executor now; their capacity is reserved."""
+
+    batch_id: str
+    executor_id: str
+    executor_address: str
+    members: tuple[Member, ...]
+    close_reason: CloseReason
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """This request is not served."""
+
+    request: Request
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """This request's gateway no longer wants it, and hears nothing more of it."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """The executor's lease runs from now."""
+
+    executor_id: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """The executor is no member: it has to enlist again."""
+
+    executor_id: str
+    refusal: Refusal
+
+
+Command = Dispatch | Refuse | Drop | Renew | Dismiss

@@ -1,0 +1,115 @@
+"""What can happen to the scheduler. Times are relative seconds: the machine alone knows what time it is."""
+
+from dataclasses import dataclass
+
+from headrace.core.request import Precision, QosClass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One submission's numbers: what it needs, how soon, for whom.
+
+    `serial` numbers the submission in its process: a request id may come twice, a serial may not.
+    `max_output_tokens` is of each of the `n` answers; `deadline_s` is the time left, None for no deadline.
+    """
+
+    serial: int
+    request_id: str
+    gateway_id: str
+    model: str
+    prompt_tokens: int
+    max_output_tokens: int
+    qos_class: QosClass = QosClass.NORMAL
+    tenant: str = ""
+    n: int = 1
+    precision: Precision = Precision.ANY
+    deadline_s: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens plus the most that the answers can have."""
+        return self.prompt_tokens + self.n * self.max_output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in one precision on one executor."""
+
+    name: str
+    precision: Precision
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A gateway asks for a placement."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A gateway gives up a request that it has not started; a placement that crosses it is void."""
+
+    gateway_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLost:
+    """A gateway's stream ended: what it has waiting is dropped, what it has running the executors report."""
+
+    gateway_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorEnlisted:
+    """An executor offers its capacity, for the first time or again. `running_ids` run on it now."""
+
+    executor_id: str
+    address: str
+    models: tuple[LoadedModel, ...]
+    num_slots: int
+    num_blocks: int
+    block_tokens: int
+    running_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReported:
+    """A heartbeat with what has started and finished since the last one."""
+
+    executor_id: str
+    started_ids: tuple[str, ...] = ()
+    finished_ids: tuple[str, ...] = ()
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLost:
+    """An executor's stream ended."""
+
+    executor_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: leases, deadlines and unstarted placements may be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The scheduler leaves: what waits and what still comes is refused, safe to submit to the next one."""
+
+
+Occurrence = Submitted | Withdrawn | GatewayLost | ExecutorEnlisted | ExecutorReported | ExecutorLost | Tick | Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Several things that happened, in order: all are taken in before anything is dispatched."""
+
+    occurrences: tuple[Occurrence, ...]
+
+
+Event = Occurrence | Gathered

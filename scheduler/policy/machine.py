@@ -1,0 +1,228 @@
+"""The decision core: one event in, commands out. The service, the simulator and the tests drive this one function."""
+
+from headrace.core.errors import DeadlineMissed, Draining, InvalidRequest, NoExecutor
+from headrace.scheduler.policy.admission import check_room, check_sane, check_servable
+from headrace.scheduler.policy.commands import Command, Dismiss, Refusal, Refuse, Renew
+from headrace.scheduler.policy.events import (
+    Drain,
+    Event,
+    ExecutorEnlisted,
+    ExecutorLost,
+    ExecutorReported,
+    GatewayLost,
+    Gathered,
+    Occurrence,
+    Request,
+    Submitted,
+    Tick,
+    Withdrawn,
+)
+from headrace.scheduler.policy.registry import Executor
+from headrace.scheduler.policy.state import State
+from headrace.scheduler.policy.turn import Turn
+
+_LEAVING = Refusal(Draining, "the scheduler is leaving: submit again")
+
+
+def step(state: State, event: Event, now: float) -> list[Command]:
+    """Takes the event in, then what has become due, then dispatches. `now` in seconds of a monotonic clock.
+
+    Never raises: whatever makes no sense becomes a refusal or nothing. A clock that steps back stands still instead.
+    """
+    state.now = max(state.now, now)
+    turn = Turn(state)
+    for occurrence in event.occurrences if isinstance(event, Gathered) else (event,):
+        _take_in(turn, occurrence)
+    _expire(turn)
+    return turn.dispatch()
+
+
+def _take_in(turn: Turn, event: Occurrence) -> None:
+    match event:
+        case Submitted(request):
+            _submit(turn, request)
+        case Withdrawn():
+            _withdraw(turn, event)
+        case GatewayLost(gateway_id):
+            for waiting in turn.state.queues.of_gateway(gateway_id):
+                turn.drop(waiting)
+        case ExecutorEnlisted():
+            _enlist(turn, event)
+        case ExecutorReported():
+            _report(turn, event)
+        case ExecutorLost(executor_id):
+            if executor := turn.state.registry.executors.get(executor_id):
+                _lose(turn, executor)
+        case Drain():
+            turn.state.draining = True
+            for waiting in list(turn.state.queues.by_id.values()):
+                turn.refuse(waiting, _LEAVING)
+        case Tick():
+            pass
+
+
+def _submit(turn: Turn, request: Request) -> None:
+    state = turn.state
+    state.tally.submitted += 1
+    if refusal := _objection(state, request):
+        state.tally.refused += 1
+        turn.commands.append(Refuse(request, refusal))
+        return
+    lane = state.queues.push(request, state.now)
+    if request.deadline_s is not None:
+        state.deadlines.set(request.request_id, state.now + request.deadline_s)
+    head = lane.head
+    if head is not None and head.request is request:
+        turn.head_changed(lane)
+
+
+def _objection(state: State, request: Request) -> Refusal | None:
+    if state.draining:
+        return _LEAVING
+    if request.request_id in state.queues.by_id or request.request_id in state.active:
+        return Refusal(InvalidRequest, "a request of this id is waiting or running", field="request_id", limit="unique")
+    if request.deadline_s is not None and not request.deadline_s > 0:
+        return _deadline_missed()
+    return (
+        check_sane(request)
+        or check_servable(request, state.registry)
+        or check_room(
+            request,
+            state.queues.backlog[request.qos_class],
+            state.limits.bounds,
+            state.rates[request.qos_class],
+            state.now,
+        )
+    )
+
+
+def _withdraw(turn: Turn, event: Withdrawn) -> None:
+    """Of a placed request only what has not started: its gateway had not seen the placement and will not use it."""
+    state, request_id = turn.state, event.request_id
+    waiting = state.queues.by_id.get(request_id)
+    if waiting is not None:
+        if waiting.request.gateway_id == event.gateway_id:
+            turn.drop(waiting)
+        return
+    executor = state.registry.executors.get(state.active.get(request_id, ""))
+    if executor is None:
+        return
+    held = executor.ledger.reservations[request_id]
+    if held.request is not None and held.request.gateway_id == event.gateway_id and not held.started:
+        _release(turn, executor, request_id)
+        state.tally.withdrawn += 1
+
+
+def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
+    state = turn.state
+    kept = {}
+    if known := state.registry.executors.get(event.executor_id):
+        running = set(event.running_ids)
+        for request_id, held in list(known.ledger.reservations.items()):
+            if held.request is not None and (request_id in running or not held.started):
+                kept[request_id] = held
+            else:
+                _finish(turn, known, request_id)
+        state.registry.remove(known)
+    if not (event.executor_id and min(event.num_slots, event.num_blocks, event.block_tokens) > 0):
+        for request_id in kept:
+            _forget(state, event.executor_id, request_id)
+            state.tally.lost += 1
+        state.leases.cancel(event.executor_id)
+        turn.members_changed()
+        limit = "an id; num_slots, num_blocks and block_tokens above 0"
+        turn.commands.append(
+            Dismiss(event.executor_id, Refusal(InvalidRequest, "no capacity", field="enlistment", limit=limit))
+        )
+        return
+    executor = state.registry.enlist(event)
+    for request_id, held in kept.items():
+        executor.ledger.reserve(request_id, held)
+    for request_id in event.running_ids:
+        _start(turn, executor, request_id)
+    turn.freed(executor)
+    turn.members_changed()
+    _renew(turn, executor)
+
+
+def _report(turn: Turn, event: ExecutorReported) -> None:
+    state = turn.state
+    executor = state.registry.executors.get(event.executor_id)
+    if executor is None:
+        turn.commands.append(Dismiss(event.executor_id, Refusal(NoExecutor, "the lease has ended: enlist again")))
+        return
+    for request_id in event.started_ids:
+        _start(turn, executor, request_id)
+    for request_id in event.finished_ids:
+        _finish(turn, executor, request_id)
+    if event.draining != executor.draining:
+        state.registry.set_draining(executor, event.draining)
+        turn.members_changed()
+    turn.freed(executor)
+    _renew(turn, executor)
+
+
+def _renew(turn: Turn, executor: Executor) -> None:
+    lease_s = turn.state.limits.lease_s
+    turn.state.leases.set(executor.executor_id, turn.state.now + lease_s)
+    turn.commands.append(Renew(executor.executor_id, lease_s))
+
+
+def _start(turn: Turn, executor: Executor, request_id: str) -> None:
+    """A request runs. One not placed here came from an earlier life, or started after it had been given up."""
+    held = executor.ledger.reservations.get(request_id)
+    if held is None:
+        executor.ledger.reserve_unknown(request_id)
+        turn.state.active.setdefault(request_id, executor.executor_id)
+        turn.state.registry.update(executor)
+    else:
+        held.started = True
+        turn.state.starts.cancel((executor.executor_id, request_id))
+
+
+def _finish(turn: Turn, executor: Executor, request_id: str) -> None:
+    if _release(turn, executor, request_id):
+        turn.state.tally.finished += 1
+
+
+def _release(turn: Turn, executor: Executor, request_id: str) -> bool:
+    """Gives its capacity back; True for a request that was placed here."""
+    held = executor.ledger.release(request_id)
+    if held is None:
+        return False
+    _forget(turn.state, executor.executor_id, request_id)
+    turn.freed(executor)
+    return held.request is not None
+
+
+def _forget(state: State, executor_id: str, request_id: str) -> None:
+    state.starts.cancel((executor_id, request_id))
+    if state.active.get(request_id) == executor_id:
+        del state.active[request_id]
+
+
+def _lose(turn: Turn, executor: Executor) -> None:
+    """Its requests vanish with it: their gateways see their own streams break."""
+    state = turn.state
+    for request_id in list(executor.ledger.reservations):
+        if _release(turn, executor, request_id):
+            state.tally.lost += 1
+    state.registry.remove(executor)
+    state.leases.cancel(executor.executor_id)
+    turn.members_changed()
+
+
+def _expire(turn: Turn) -> None:
+    state = turn.state
+    for executor_id in state.leases.pop_due(state.now):
+        _lose(turn, state.registry.executors[executor_id])
+        turn.commands.append(Dismiss(executor_id, Refusal(NoExecutor, "the lease has ended: enlist again")))
+    for executor_id, request_id in state.starts.pop_due(state.now):
+        _release(turn, state.registry.executors[executor_id], request_id)
+        state.tally.unstarted += 1
+    for request_id in state.deadlines.pop_due(state.now):
+        turn.refuse(state.queues.by_id[request_id], _deadline_missed())
+
+
+def _deadline_missed() -> Refusal:
+    return Refusal(DeadlineMissed, "the deadline passed before dispatch", limit="before dispatch")

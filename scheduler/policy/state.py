@@ -1,0 +1,57 @@
+"""All that the scheduler knows. `machine.step` alone changes it."""
+
+from dataclasses import dataclass, field
+
+from headrace.core.request import QosClass
+from headrace.scheduler.policy.admission import Bounds, DrainRate
+from headrace.scheduler.policy.ordering import Queues
+from headrace.scheduler.policy.registry import Registry
+from headrace.scheduler.policy.timers import Timers
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the policy. `batch_tokens` is the most prompt tokens of one batch of several members."""
+
+    bounds: Bounds
+    lease_s: float
+    batch_tokens: int
+    start_timeout_s: float = 10.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Where every submission went: submitted = waiting + active + the rest."""
+
+    submitted: int = 0
+    refused: int = 0
+    withdrawn: int = 0  # by its gateway, waiting or placed, or waiting when its gateway was lost
+    finished: int = 0
+    lost: int = 0  # placed on an executor that was lost
+    unstarted: int = 0  # placed, and never started
+
+
+@dataclass(slots=True)
+class State:
+    """`epoch` keeps batch ids of different lives of the service apart. `active` maps placed ids to their executor."""
+
+    limits: Limits
+    epoch: str = "b"
+    now: float = 0.0
+    draining: bool = False
+    last_batch: int = 0
+    queues: Queues = field(default_factory=Queues)
+    registry: Registry = field(default_factory=Registry)
+    rates: dict[QosClass, DrainRate] = field(default_factory=lambda: {qos: DrainRate() for qos in QosClass})
+    active: dict[str, str] = field(default_factory=dict)
+    deadlines: Timers[str] = field(default_factory=Timers)
+    leases: Timers[str] = field(default_factory=Timers)
+    starts: Timers[tuple[str, str]] = field(default_factory=Timers)  # (executor id, request id)
+    tally: Tally = field(default_factory=Tally)
+
+    def next_due(self) -> float | None:
+        """When time alone will next change something."""
+        return min(
+            (due for timers in (self.deadlines, self.leases, self.starts) if (due := timers.next_due()) is not None),
+            default=None,
+        )
