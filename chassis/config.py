@@ -76,6 +76,7 @@ class SchedulerSettings(_Section):
     max_waiting_requests: int = Field(10_000, ge=1, description="of each class")
     max_waiting_tokens: int = Field(20_000_000, ge=1, description="of each class")
     lease_ms: int = Field(3_000, ge=100)
+    batch_tokens: int = Field(16_384, ge=1, description="most prompt tokens of one batch of several requests")
 
 
 class ExecutorSettings(_Section):
