@@ -5,19 +5,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.generate import ClassName, ask
+from headrace.cli.generate import ask
 from headrace.cli.services import Config
 from headrace.cli.up import Models, Single, Where, serve, suite_settings
 from headrace.cli.waterfall import render
+from headrace.client.values import Qos
 from headrace.standalone.services import Suite
 from headrace.standalone.span_reader import wait_for_trace
 from headrace.standalone.spans import default_database
 from headrace.standalone.suite import collects_spans
 
-QUESTIONS = {
-    ClassName.REALTIME: "What is the capital of France?",
-    ClassName.NORMAL: "Name three things that a water wheel can drive.",
-    ClassName.BATCH: "Write two sentences about rivers.",
+QUESTIONS: dict[Qos, str] = {
+    "realtime": "What is the capital of France?",
+    "normal": "Name three things that a water wheel can drive.",
+    "batch": "Write two sentences about rivers.",
 }
 MAX_TOKENS = 64
 TRACE_WAIT_S = 10.0
@@ -36,16 +37,10 @@ def demo(
 
     async def questions(suite: Suite) -> bool:
         request_id = ""
-        for class_name, question in QUESTIONS.items():
-            console.print(f"\n[bold]{class_name}[/]  {question}")
+        for qos, question in QUESTIONS.items():
+            console.print(f"\n[bold]{qos}[/]  {question}")
             request_id = await ask(
-                suite.gateway,
-                question,
-                console,
-                model=settings.executor.models[0],
-                chat=True,
-                qos=class_name.qos,
-                max_tokens=MAX_TOKENS,
+                suite.gateway, settings.executor.models[0], question, qos=qos, chat=True, max_tokens=MAX_TOKENS
             )
         if collects_spans(settings):
             spans = await wait_for_trace(default_database(settings.models.home), request_id, TRACE_WAIT_S)

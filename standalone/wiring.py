@@ -73,9 +73,9 @@ async def _preparer(settings: Settings, tracer: Tracer, texts: "TextModels") -> 
         async with open_pipeline(texts, settings.gateway.tokenizer_threads) as pipeline:
             yield InlinePreparer(pipeline, tracer)
     else:
-        from headrace.preprocess.remote import open_remote
+        from headrace.preprocess.remote import open_preparer
 
-        async with open_remote(settings.gateway.preprocess, settings.transport) as preparer:
+        async with open_preparer(settings.gateway.preprocess, settings.transport) as preparer:
             yield preparer
 
 

@@ -1,0 +1,65 @@
+"""`headrace generate`: one question, its answer streamed to the terminal."""
+
+import asyncio
+from typing import Annotated, Unpack
+
+import typer
+from rich.console import Console
+
+from headrace.chassis.config import load_settings
+from headrace.client import AsyncClient, Message, Piece
+from headrace.client.values import Qos, SamplingOptions
+from headrace.core.errors import EngineFault, Unavailable
+
+
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on with, or with --chat the message to answer.")],
+    qos: Annotated[Qos, typer.Option("--class", help="Who goes first when not all can.")] = "normal",
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")] = False,
+    model: Annotated[str, typer.Option(help="A model that the suite serves.")] = "smollm2",
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the most probable token each time.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the most probable tokens of this share.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many most probable tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same answer.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
+    address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The gateway; default: as set.")] = None,
+) -> None:
+    """Ask a running suite, and see the answer as it is made."""
+    given = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    sampling = SamplingOptions(**{name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    asyncio.run(ask(address or load_settings().gateway.listen, model, prompt, qos=qos, chat=chat, **sampling))
+
+
+async def ask(
+    address: str, model: str, prompt: str, *, qos: Qos, chat: bool, **sampling: Unpack[SamplingOptions]
+) -> str:
+    """Streams one answer to standard output, then how it ended to standard error; returns the request's id.
+
+    Raises what the gateway answers; Unavailable with how to start a suite where nobody listens.
+    """
+    last: Piece | None = None
+    async with AsyncClient(address) as client:
+        try:
+            whole = [Message("user", prompt)] if chat else prompt
+            async for last in client.stream(model, whole, qos=qos, **sampling):
+                print(last.text, end="", flush=True)
+        except Unavailable as error:
+            if type(error) is not Unavailable:
+                raise  # the gateway's own word, such as no executor
+            raise Unavailable(f"nothing answers at {address}; start a suite with: headrace up") from error
+        finally:
+            if last is not None:
+                print(flush=True)
+    if last is None or last.usage is None:
+        raise EngineFault("the stream ended before the answer did")
+    ending = f"{last.finish_reason.name.lower()}, {last.usage.completion_tokens} tokens for {last.usage.prompt_tokens}"
+    Console(stderr=True, highlight=False).print(ending, style="dim")
+    return last.request_id
