@@ -18,7 +18,7 @@ from headrace.executor.draw import Ids, Logits, draw, log_normaliser, ordered_pr
 from headrace.executor.engines.protocol import Float32, StepOutput
 from headrace.executor.penalties import Penalties
 
-WIDER_TOKENS = 1024  # looked at when the candidates do not hold the draw, before the whole row
+WIDER_TOKENS = (1024, 8192)  # looked at when the candidates do not hold the draw, before the whole row
 
 
 @dataclass(slots=True)
@@ -130,9 +130,8 @@ class SequenceSampler:
             ids = np.unique(np.concatenate([candidates, touched]))
             ids = ids[logits[ids] > least_candidate]
             yield ids[np.argsort(-logits[ids], kind="stable")]
-        if len(logits) > WIDER_TOKENS:
-            yield ordered_prefix(logits, WIDER_TOKENS)
-        yield ordered_prefix(logits, len(logits))
+        for count in (*(wide for wide in WIDER_TOKENS if wide < len(logits)), len(logits)):
+            yield ordered_prefix(logits, count)
 
     def _with_logprobs(self, token_id: int, raw: Float32, candidates: Ids) -> Choice:
         count = self._sampling.logprobs or 0

@@ -14,7 +14,7 @@ from headrace.core.request import Sampling
 from headrace.executor.draw import draw, ordered_prefix, uniform, weights
 from headrace.executor.sampler import SequenceSampler
 
-VOCAB = 1500  # wider than WIDER_TOKENS, so that all three lengths of prefix occur
+VOCAB = 1500  # wider than the least of WIDER_TOKENS, so that candidates, a wider prefix and the whole row all occur
 EOS = 7
 
 
