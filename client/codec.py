@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -23,6 +24,8 @@ from headrace.client.values import (
 from headrace.core.errors import EngineFault, InvalidRequest
 from headrace.core.request import FinishReason, Precision, QosClass
 
+Names = TypeVar("Names", QosClass, Precision)
+
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -37,14 +40,9 @@ def encode(
     request_id: str | None,
 ) -> pb.GenerateRequest:
     """Raises InvalidRequest for values that the wire cannot hold; the gateway checks the rest."""
-    try:
-        request = pb.GenerateRequest(model=model, request_id=request_id or "")
-        request.qos_class = QosClass[qos.upper()].value  # type: ignore[assignment]
-        request.precision = Precision[(precision or "any").upper()].value  # type: ignore[assignment]
-    except KeyError as error:
-        raise InvalidRequest(
-            f"no such qos or precision: {error}", field="qos, precision", limit="see values"
-        ) from error
+    request = pb.GenerateRequest(model=model, request_id=request_id or "")
+    request.qos_class = _named(QosClass, "qos", qos).value  # type: ignore[assignment]
+    request.precision = _named(Precision, "precision", precision or Precision.ANY.name).value  # type: ignore[assignment]
     _put_prompt(request, prompt)
     options = {**sampling, "n": n}
     for name, value in options.items():
@@ -113,6 +111,14 @@ def answers(pieces: Iterable[Piece]) -> list[Answer]:
         )
         for index, group in sorted(by_index.items())
     ]
+
+
+def _named(kind: type[Names], field: str, name: str) -> Names:
+    try:
+        return kind[name.upper()]
+    except KeyError:
+        known = ", ".join(member.name.lower() for member in kind)
+        raise InvalidRequest(f"{field} {name!r} is unknown, must be one of {known}", field=field, limit=known) from None
 
 
 def _put_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:

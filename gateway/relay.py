@@ -9,16 +9,26 @@ from collections.abc import Sequence
 
 from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError
 from headrace.core.request import FinishReason
-from headrace.gateway.answer import Answer
+from headrace.gateway.answer import TOKEN_BYTES, Answer
 from headrace.gateway.generation import Generation, Output, Piece, Placement, State, Usage
+
+MAX_PIECE_TOKENS = 4096
+"""With all logprobs that can be asked for this is still well within a message."""
 
 
 def merged(outputs: Sequence[Output]) -> list[Output]:
-    """One output an answer, in the order of their first ones; the latest finish reason holds."""
-    by_index: dict[int, list[Output]] = {}
+    """One output an answer (several only past MAX_PIECE_TOKENS), in order; the latest finish reason holds."""
+    groups: list[list[Output]] = []
+    latest: dict[int, tuple[list[Output], int]] = {}
     for output in outputs:
-        by_index.setdefault(output.index, []).append(output)
-    return [group[0] if len(group) == 1 else _joined(group) for group in by_index.values()]
+        group, num_bytes = latest.get(output.index, ([], 0))
+        num_bytes += len(output.token_ids)
+        if not group or num_bytes > MAX_PIECE_TOKENS * TOKEN_BYTES:
+            group, num_bytes = [], len(output.token_ids)
+            groups.append(group)
+        group.append(output)
+        latest[output.index] = group, num_bytes
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups]
 
 
 def _joined(group: Sequence[Output]) -> Output:
@@ -128,11 +138,11 @@ class Relay:
 
     def _take(self) -> list[Piece]:
         outputs, self._inbox = self._inbox, []
-        pieces = [
-            self.answers[output.index].push(output)
-            for output in merged(outputs)
-            if not self.answers[output.index].finish
-        ]
+        pieces = []
+        for output in merged(outputs):
+            answer = self.answers[output.index]
+            if not answer.finish:  # else it ended by a stop string and the executor does not know yet
+                pieces.append(answer.push(output))
         for piece in pieces:
             if piece.finish in (FinishReason.CANCELLED, FinishReason.DEADLINE, FinishReason.FAULT):
                 self._end(_failure(piece.finish, self.num_tokens))

@@ -10,9 +10,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_i
 
 from headrace.chassis import signals
 from headrace.chassis.telemetry import from_metadata
-from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError
+from headrace.core.errors import Cancelled, EngineFault, HeadraceError
 from headrace.gateway.generation import Generation, Placement, Prompt, Wish
-from headrace.gateway.relay import Relay
+from headrace.gateway.relay import Relay, deadline_missed
 
 
 class RequestSpan:
@@ -82,19 +82,20 @@ class RequestSpan:
                 [answer.finish.name.lower() for answer in self._relay.answers if answer.finish],
             )
         if not self._finished:
-            reason = self._failure(error)
-            self._span.set_status(Status(StatusCode.ERROR, str(error) if isinstance(error, HeadraceError) else reason))
-            self._span.set_attribute(signals.ERROR_TYPE, reason)
+            failure = self._failure(error)
+            self._span.set_status(Status(StatusCode.ERROR, failure.message))
+            self._span.set_attribute(signals.ERROR_TYPE, failure.reason)
         self._span.end()
 
-    def _failure(self, error: BaseException | None) -> str:
-        """The stable reason. A call that was broken off has no error of its own: deadline or caller ended it."""
+    def _failure(self, error: BaseException | None) -> HeadraceError:
+        """A call that was broken off has no error of its own: its deadline or its caller ended it."""
         if isinstance(error, HeadraceError):
-            return error.reason
+            return error
         if isinstance(error, Exception):
-            return EngineFault.reason
-        expired = self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline
-        return DeadlineMissed.reason if expired else Cancelled.reason
+            return EngineFault("internal error")
+        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            return deadline_missed(self._relay.num_tokens if self._relay else 0)
+        return Cancelled("the caller went away")
 
 
 @contextmanager

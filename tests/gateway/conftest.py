@@ -176,9 +176,9 @@ class FakeExecutor(executor_pb2_grpc.ExecutorServiceServicer):
 
         async def read() -> None:
             async for frame in request_iterator:
-                for start in frame.starts:
-                    self.starts.append(start)
-                    running[start.request_id] = asyncio.create_task(self.script(Run(start, frames)))  # type: ignore[arg-type]
+                for member in frame.starts:
+                    self.starts.append(member)
+                    running[member.request_id] = asyncio.create_task(self.script(Run(member, frames)))  # type: ignore[arg-type]
                 for request_id in frame.cancelled_request_ids:
                     self.cancelled.append(request_id)
                     running[request_id].cancel()
@@ -244,7 +244,7 @@ class World:
 async def eventually(condition: Callable[[], bool]) -> None:
     """Fails the test if the condition does not come true."""
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (nothing there could set an event)
             await asyncio.sleep(0.005)
 
 
