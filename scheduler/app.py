@@ -1,0 +1,89 @@
+"""Wires a scheduler: the owner task around the policy, gateways' and executors' streams, spans."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from opentelemetry.trace import Tracer
+
+from headrace.api.scheduler.v1 import scheduler_pb2
+from headrace.api.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
+from headrace.chassis.config import SchedulerSettings, Settings
+from headrace.chassis.server import ServerHandle, serve
+from headrace.chassis.telemetry import to_frame
+from headrace.scheduler.codec import to_placement, to_refusal
+from headrace.scheduler.dispatch import Gateways
+from headrace.scheduler.loop import SchedulerLoop
+from headrace.scheduler.membership import Members
+from headrace.scheduler.policy.admission import Bounds
+from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew
+from headrace.scheduler.policy.events import Drain
+from headrace.scheduler.policy.state import Limits, State
+from headrace.scheduler.servicer import SchedulerService
+from headrace.scheduler.tracing import QueueSpans
+
+SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+
+
+@asynccontextmanager
+async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+    """Serves, ready at once. At the end what waits is refused (Draining) and every stream ends.
+
+    Raises ConfigError where the address cannot be bound.
+    """
+    scheduler = Scheduler(settings.scheduler, tracer)
+    async with (
+        serve(
+            settings.scheduler.listen,
+            settings.transport,
+            lambda server: add_SchedulerServiceServicer_to_server(scheduler.service, server),
+            [SERVICE],
+        ) as handle,
+        asyncio.TaskGroup() as group,
+    ):
+        owner = group.create_task(scheduler.loop.run())
+        await handle.set_ready(True)
+        try:
+            yield handle
+        finally:
+            await handle.set_ready(False)
+            scheduler.drain()
+            owner.cancel()
+
+
+class Scheduler:
+    """The parts of a scheduler, put together; `carry_out` is where commands become effects."""
+
+    def __init__(self, settings: SchedulerSettings, tracer: Tracer) -> None:
+        bounds = Bounds(settings.max_waiting_requests, settings.max_waiting_tokens)
+        limits = Limits(bounds, lease_s=settings.lease_ms / 1000, batch_tokens=settings.batch_tokens)
+        self.loop = SchedulerLoop(State(limits, epoch=secrets.token_hex(4)), self._carry_out)
+        self._gateways = Gateways(self.loop.post)
+        self._members = Members(self.loop.post)
+        self._spans = QueueSpans(tracer)
+        self.service = SchedulerService(self.loop.post, self._gateways, self._members, self._spans)
+
+    def drain(self) -> None:
+        """Refuses what waits, then ends all streams: gateways and executors turn to the next scheduler."""
+        self.loop.post(Drain())
+        self.loop.settle()
+        self._gateways.close()
+        self._members.close()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Dispatch():
+                batch_trace = to_frame(self._spans.dispatched(command))
+                for member in command.members:
+                    self._gateways.send(member.request.gateway_id, to_placement(command, member, batch_trace))
+            case Refuse(request, refusal):
+                error = refusal.error()
+                self._spans.refused(request, error)
+                self._gateways.send(request.gateway_id, to_refusal(request.request_id, error))
+            case Drop(request):
+                self._spans.dropped(request)
+            case Renew(executor_id, lease_s):
+                self._members.renew(executor_id, lease_s)
+            case Dismiss(executor_id, refusal):
+                self._members.dismiss(executor_id, refusal.error())

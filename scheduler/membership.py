@@ -1,0 +1,49 @@
+"""The executors' side: who is connected, and the lease renewals that go down to each."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.core.errors import Cancelled, Draining, HeadraceError
+from headrace.scheduler.outbox import Outbox
+from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorLost, Occurrence
+
+
+class Members:
+    """One outbox of leases (in seconds) a connected executor. One that connects anew takes over from its old stream."""
+
+    def __init__(self, post: Callable[[Occurrence], None]) -> None:
+        self._post = post
+        self._outboxes: dict[str, Outbox[float]] = {}
+        self._closed = False
+
+    @contextmanager
+    def enlisted(self, event: ExecutorEnlisted) -> Iterator[Outbox[float]]:
+        """The executor's outbox while its stream lasts. Raises Draining after `close`."""
+        if self._closed:
+            raise Draining("the scheduler is leaving")
+        executor_id = event.executor_id
+        if old := self._outboxes.pop(executor_id, None):
+            old.close(Cancelled(f"executor {executor_id} has connected anew"))
+        outbox = self._outboxes[executor_id] = Outbox()
+        self._post(event)
+        try:
+            yield outbox
+        finally:
+            if self._outboxes.get(executor_id) is outbox:
+                del self._outboxes[executor_id]
+                self._post(ExecutorLost(executor_id))
+
+    def renew(self, executor_id: str, lease_s: float) -> None:
+        if outbox := self._outboxes.get(executor_id):
+            outbox.put(lease_s)
+
+    def dismiss(self, executor_id: str, error: HeadraceError) -> None:
+        """Ends the executor's stream; it may enlist again."""
+        if outbox := self._outboxes.get(executor_id):
+            outbox.close(error)
+
+    def close(self) -> None:
+        """Ends every stream, and takes no more."""
+        self._closed = True
+        for outbox in self._outboxes.values():
+            outbox.close(Draining("the scheduler is leaving"))
