@@ -1,1 +1,1 @@
-"""What headrace bench measures, and the peers it measures against."""
+"""Benchmarks: scenarios that measure the suite beside its peers in one run, and their figures against the goals."""

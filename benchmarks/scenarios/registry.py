@@ -1,0 +1,42 @@
+"""Scenarios by name."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.benchmarks.figures import Report
+from headrace.benchmarks.lab import Lab
+from headrace.benchmarks.scenarios import exact, overhead, saturate, single
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`what` is one line for the list; `figures` are the names it reports."""
+
+    what: str
+    run: Callable[[Lab], Coroutine[Any, Any, Report]]
+    figures: tuple[str, ...]
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "saturate": Scenario(
+        "64 busy streams, 128 tokens in, 64 out: output tokens/s beside vLLM, OpenVINO GenAI and llama.cpp",
+        saturate.run,
+        ("saturate.ratio_best_peer", "saturate.tokens_per_s"),
+    ),
+    "single": Scenario(
+        "one stream: tokens/s and time to first token beside llama.cpp's server",
+        single.run,
+        ("single.ratio_llamacpp", "single.ttft_ratio_llamacpp"),
+    ),
+    "overhead": Scenario(
+        "time to first token that the suite adds to the bare engine, and the scheduler's share at saturation",
+        overhead.run,
+        ("overhead.ttft_ms", "overhead.scheduling_share"),
+    ),
+    "exact": Scenario(
+        "tokens and logprobs of requests alone against the same in random company, bit for bit",
+        exact.run,
+        ("exact.mismatches",),
+    ),
+}

@@ -1,0 +1,95 @@
+"""Our side of a measurement: `headrace up` as users start it, several processes, called through the Python client."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from headrace.benchmarks.peers.environment import last_line
+from headrace.chassis.config import TransportSettings
+from headrace.client import AsyncClient
+from headrace.core.errors import Unavailable
+from headrace.standalone.readiness import await_serving
+
+READY_S = 180.0
+STOP_S = 60.0
+
+
+class Suite:
+    """A running suite and a client of it. `pid` is the supervisor's."""
+
+    def __init__(self, client: AsyncClient, model: str, pid: int) -> None:
+        self.client = client
+        self.model = model
+        self.pid = pid
+
+    async def stream(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[int]:
+        """Tokens of each piece; the shape that the closed loop drives."""
+        async for piece in self.client.stream(self.model, prompt, max_tokens=max_tokens, ignore_eos=True):
+            yield len(piece.token_ids)
+
+
+@asynccontextmanager
+async def started(model: str, log: Path) -> AsyncIterator[Suite]:
+    """Starts the suite on free ports, waits until it serves, drains it at the end. Raises Unavailable."""
+    ports = _free_ports(("GATEWAY", "SCHEDULER", "EXECUTOR", "PREPROCESS"))
+    addresses = {f"HEADRACE_{service}__LISTEN": f"127.0.0.1:{port}" for service, port in ports.items()}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "headrace.cli.main", "up", "--preprocess", "inline", "--model", model),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=os.environ | addresses | {"HEADRACE_GATEWAY__SCHEDULER": addresses["HEADRACE_SCHEDULER__LISTEN"]},
+            start_new_session=True,
+        )
+    gateway = addresses["HEADRACE_GATEWAY__LISTEN"]
+    try:
+        await _await_ready(process, gateway, log)
+        async with AsyncClient(gateway) as client:
+            yield Suite(client, model, process.pid)
+    finally:
+        await _stop(process)
+
+
+async def _await_ready(process: asyncio.subprocess.Process, gateway: str, log: Path) -> None:
+    """Until the gateway serves. Raises Unavailable as soon as the process ends, or after READY_S."""
+    serving = asyncio.create_task(await_serving(gateway, TransportSettings(), READY_S))
+    ended = asyncio.create_task(process.wait())
+    try:
+        await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise Unavailable(f"headrace up ended: {last_line(log)} (see {log})")
+        await serving
+    finally:
+        for task in (serving, ended):
+            task.cancel()
+        await asyncio.gather(serving, ended, return_exceptions=True)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _free_ports(services: Sequence[str]) -> dict[str, int]:
+    """Ports free now, all different."""
+    sockets = [socket.socket() for _ in services]
+    try:
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return {service: probe.getsockname()[1] for service, probe in zip(services, sockets, strict=True)}
+    finally:
+        for probe in sockets:
+            probe.close()
