@@ -7,7 +7,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
-from headrace.chassis.server import SERVING
 from headrace.core.errors import Unavailable
 
 START_S = 180.0
@@ -31,7 +30,7 @@ async def _watch(stub: health_pb2_grpc.HealthStub) -> bool:
     """True once SERVING; False where the stream ended before."""
     try:
         async for answer in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):  # type: ignore[attr-defined]
-            if answer.status == SERVING:
+            if answer.status == health_pb2.HealthCheckResponse.SERVING:
                 return True
     except grpc.aio.AioRpcError:
         pass

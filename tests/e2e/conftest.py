@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,18 +137,3 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The gateway's address of a suite, one process a service, that serves the real smollm2."""
     with starting(tmp_path_factory.mktemp("smollm2")) as start:
         yield start(engine="openvino", model="smollm2", home=default_home()).ready()["gateway"]
-
-
-def paper_answer(prompt: str, num_tokens: int) -> str:
-    """What the reference engine answers, by the rule in its docstring."""
-    context = list(prompt.encode())
-    for _ in range(num_tokens):
-        total = len(context) + sum((place + 1) * token for place, token in enumerate(context))
-        context.append(32 + total % 95)
-    return bytes(context[len(prompt.encode()) :]).decode()
-
-
-@pytest.fixture
-def on_paper() -> Callable[[str, int], str]:
-    """`on_paper(prompt, num_tokens)`: the reference model's answer."""
-    return paper_answer

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1.gateway_pb2_grpc import GatewayServiceStub
 from headrace.api.types.v1.types_pb2 import Sampling
+from headrace.executor.engines.reference import expected_answer
 from headrace.models import reference
 
 SERVICES = {
@@ -28,9 +29,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS)
-def test_every_layout_is_healthy_reflected_and_right(
-    start_up: Callable[..., Any], on_paper: Callable[[str, int], str], options: tuple[str, ...]
-) -> None:
+def test_every_layout_is_healthy_reflected_and_right(start_up: Callable[..., Any], options: tuple[str, ...]) -> None:
     running = start_up(*options)
     addresses = running.ready()
     assert addresses.keys() == SERVICES.keys() - (set() if "remote" in options else {"preprocess"})
@@ -43,7 +42,7 @@ def test_every_layout_is_healthy_reflected_and_right(
                 )
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
             assert SERVICES[service] in _reflected(channel)
-    assert _generate(addresses["gateway"], "Hi", 12) == on_paper("Hi", 12)
+    assert _generate(addresses["gateway"], "Hi", 12) == bytes(expected_answer(b"Hi", 12)).decode()
     running.interrupt()
     code, lines = running.ended()
     assert code == 0, lines
