@@ -11,7 +11,7 @@ from collections.abc import Callable
 from headrace.core.errors import NoExecutor
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import check_servable
-from headrace.scheduler.policy.commands import CloseReason, Command, Dispatch, Drop, Member, Refusal, Refuse
+from headrace.scheduler.policy.commands import CloseReason, Command, Dispatch, Drop, Member, Refusal, Refuse, WaitReason
 from headrace.scheduler.policy.ledger import Need, Reservation
 from headrace.scheduler.policy.ordering import Lane, Waiting
 from headrace.scheduler.policy.placement import Blocked, fits, place
@@ -130,7 +130,9 @@ class Turn:
         state.rates[request.qos_class].left(request.tokens, state.now)
         if precision is Precision.ANY:
             precision = executor.default_precision(request.model)
-        member = Member(request, precision, head.position, head.wait_reason, state.now - head.since)
+        waited_s = state.now - head.since
+        wait_reason = head.wait_reason if waited_s else WaitReason.NONE
+        member = Member(request, precision, head.position, wait_reason, waited_s)
         self._batches.setdefault(executor.executor_id, []).append(member)
         self._take_out(head)
 
