@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
 )
 
 from headrace.core.errors import ConfigError
@@ -30,6 +30,10 @@ def _address(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 """HOST:PORT; port 0 lets the system choose (listen addresses only)."""
+
+
+def _names(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value  # as one writes it in a variable
 
 
 def default_home() -> Path:
@@ -83,7 +87,7 @@ class ExecutorSettings(_Section):
     listen: Address = "127.0.0.1:8472"
     advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
     scheduler: Address = "127.0.0.1:8471"
-    models: tuple[str, ...] = Field(("smollm2",), min_length=1)
+    models: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(("smollm2",), min_length=1)
     engine: str = Field("openvino", pattern="^(openvino|reference)$")
     reference_step_ms: float = Field(0.0, ge=0, description="how long a step of the reference engine takes")
     threads: int = Field(0, ge=0, description="0: all cores")
@@ -95,6 +99,16 @@ class ExecutorSettings(_Section):
 class PreprocessSettings(_Section):
     listen: Address = "127.0.0.1:8473"
     threads: int = Field(2, ge=1, le=64)
+
+
+class _Environment(EnvSettingsSource):
+    """HEADRACE_* variables. A value that should be JSON and is not is left to validation, which names every fault."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
 
 
 class Settings(BaseSettings):
@@ -137,10 +151,8 @@ def load_settings(path: Path | None = None, overrides: Mapping[str, Mapping[str,
         and name.removeprefix("HEADRACE_").split("__")[0].lower() not in Settings.model_fields
     ]
     try:
-        merged = _merge(_merge(data, EnvSettingsSource(Settings)()), overrides or {})
+        merged = _merge(_merge(data, _Environment(Settings)()), overrides or {})
         settings = Settings(**merged)
-    except SettingsError as error:
-        raise ConfigError("\n".join([*faults, str(error)])) from error
     except ValidationError as error:
         faults += [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
     if faults:

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.chassis.status import abort
@@ -103,9 +103,7 @@ def _first(group: ExceptionGroup[HeadraceError]) -> HeadraceError:
 def _checked(request: Any) -> Any:
     if isinstance(request, _Undecodable):
         raise request.error
-    if isinstance(request, Message):
-        return request
-    return _checked_stream(request)
+    return _checked_stream(request) if hasattr(request, "__aiter__") else request
 
 
 async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:

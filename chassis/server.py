@@ -6,16 +6,13 @@ from dataclasses import dataclass
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from headrace.chassis.channel import channel_options
 from headrace.chassis.config import TransportSettings
+from headrace.chassis.health import Health
 from headrace.chassis.interceptors import StatusInterceptor
 from headrace.core.errors import ConfigError
-
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +20,12 @@ class ServerHandle:
     """A running server: the address it is bound to, and its readiness."""
 
     address: str
-    health: health_aio.HealthServicer
+    health: Health
     services: tuple[str, ...]
 
     async def set_ready(self, ready: bool) -> None:
         """Answers Check and Watch for the whole server ('') and each of its services."""
-        for name in ("", *self.services):
-            await self.health.set(name, SERVING if ready else NOT_SERVING)
+        self.health.set_ready(ready)
 
 
 @asynccontextmanager
@@ -42,7 +38,7 @@ async def serve(
     Raises ConfigError where the address cannot be bound.
     """
     server = grpc.aio.server(options=channel_options(transport), interceptors=[StatusInterceptor()])
-    health = health_aio.HealthServicer()
+    health = Health(services)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     register(server)
     reflection.enable_server_reflection(
@@ -56,10 +52,9 @@ async def serve(
     if port == 0:
         raise ConfigError(f"cannot listen on {listen}: the address is in use or not ours")
     handle = ServerHandle(f"{host}:{port}", health, tuple(services))
-    await handle.set_ready(False)
     await server.start()
     try:
         yield handle
     finally:
-        await handle.set_ready(False)
+        health.leave()
         await server.stop(transport.drain_s)
