@@ -18,6 +18,14 @@ STATUS_ERROR = 2
 MAX_SPANS_READ = 2_000
 SETTLE_S = 2.0  # exporters send every 0.5 s: after this long without a new span, none is coming
 _POLL_S = 0.1
+_OF_AN_ANSWER = {
+    signals.GATEWAY_GENERATE,
+    signals.PREPROCESS_PREPARE,
+    signals.SCHEDULER_QUEUE,
+    signals.SCHEDULER_BATCH,
+    signals.EXECUTOR_PREFILL,
+    signals.EXECUTOR_DECODE,
+}
 _GATEWAYS = "name >= 'gateway.' AND name < 'gateway/'"  # '/' follows '.'
 _COLUMNS = "trace_id, span_id, parent_id, name, service, start_ns, end_ns, status, span, resource, scope"
 
@@ -144,11 +152,11 @@ def open_reader(database: Path) -> Iterator[SpanReader]:
         raise Unavailable(f"{database} cannot be read as a span store: {error}") from error
 
 
-async def wait_for_trace(database: Path, request_id: str, timeout_s: float) -> list[Span]:
+async def wait_for_trace(database: Path, request_id: str, timeout_s: float, settle_s: float = SETTLE_S) -> list[Span]:
     """The spans of a finished request once all have arrived: services export theirs at moments of their own.
 
     All have arrived when every service's span and every link's target is there, or, for a request that did not get
-    that far, when no new one has come for SETTLE_S. Raises DeadlineMissed if the gateway's own does not come in time.
+    that far, when no new one has come for `settle_s`. Raises DeadlineMissed if the gateway's own does not come in time.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
@@ -159,7 +167,7 @@ async def wait_for_trace(database: Path, request_id: str, timeout_s: float) -> l
         if len(found) > len(spans):
             spans, grown_at = found, loop.time()
         ended = any(span.name.startswith("gateway.") for span in spans)
-        if ended and (_is_whole(spans) or loop.time() - grown_at >= SETTLE_S or loop.time() >= deadline):
+        if ended and (_is_whole(spans) or loop.time() - grown_at >= settle_s or loop.time() >= deadline):
             return spans
         if loop.time() >= deadline:
             raise DeadlineMissed(f"the spans of request {request_id} did not arrive within {timeout_s:g} s")
@@ -175,15 +183,11 @@ def _find(database: Path, request_id: str) -> list[Span]:
 
 
 def _is_whole(spans: Iterable[Span]) -> bool:
+    """A prompt of token ids has no preprocess.prepare, so its trace is never whole by this, only settled."""
     spans = list(spans)
     known = {(span.trace_id, span.span_id) for span in spans}
-    names = {span.name for span in spans}
-    return {
-        signals.SCHEDULER_QUEUE,
-        signals.EXECUTOR_PREFILL,
-        signals.EXECUTOR_DECODE,
-        signals.SCHEDULER_BATCH,
-    } <= names and all(link in known for span in spans if not span.linked for link in span.links)
+    targets = {link for span in spans if not span.linked for link in span.links}
+    return {span.name for span in spans} >= _OF_AN_ANSWER and targets <= known
 
 
 def _span(row: tuple[Any, ...], linked: bool) -> Span:

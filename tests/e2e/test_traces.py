@@ -147,7 +147,7 @@ async def test_a_refused_request_has_a_trace_that_says_so(traced: Traced) -> Non
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await traced.generate("refused", trace_id, secrets.token_hex(8), model="unknown")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    spans = await traced.spans(trace_id)
+    spans = await wait_for_trace(traced.database, trace_id, ARRIVAL_S, settle_s=0.2)
     root = next(span for span in spans if span.name == signals.GATEWAY_GENERATE)
     assert root.error
     assert root.attributes[signals.ERROR_TYPE]

@@ -48,11 +48,14 @@ def _is_python(name: str) -> bool:
 def _is_proto(name: str) -> bool:
     for service in ("gateway", "preprocess", "scheduler", "executor", "types"):
         importlib.import_module(f"headrace.api.{service}.v1.{service}_pb2")
-    try:
-        descriptor_pool.Default().FindFileContainingSymbol(name)
-    except KeyError:
-        return name in {f"headrace.{service.name}.v1" for service in (ROOT / "protos").iterdir()}
-    return True
+    pool = descriptor_pool.Default()
+    for find in (pool.FindFileContainingSymbol, pool.FindMethodByName):
+        try:
+            find(name)
+        except KeyError:
+            continue
+        return True
+    return name in {f"headrace.{folder.name}.v1" for folder in (ROOT / "protos").iterdir()}
 
 
 def broken_links(text: str, folder: Path) -> list[str]:
