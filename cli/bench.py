@@ -20,6 +20,8 @@ from headrace.models.repository import Repository
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Measure the suite beside its peers in one run.")
 
+ALL_PEERS = ",".join(PEERS)
+
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Leave figures and raw samples here.")]
 Model = Annotated[str, typer.Option(help="An installed model; peers use the GGUF it came from.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds, in each of which every system is measured.")]
@@ -50,7 +52,7 @@ def _command(scenario: Scenario) -> Callable[..., None]:
         requests: Requests = 64,
         window_s: WindowS = 20.0,
         warm_s: WarmS = 8.0,
-        peers: Chosen = ",".join(PEERS),
+        peers: Chosen = ALL_PEERS,
         workloads: Workloads = None,
         seed: Seed = 1,
     ) -> None:
