@@ -37,6 +37,16 @@ _LABELS = {
     signals.GENAI_FINISH_REASONS: "finish",
     signals.ERROR_TYPE: "error",
 }
+_ROOT_KEYS = (signals.GENAI_MODEL, signals.QOS_CLASS, signals.TENANT, signals.PRECISION)
+_ROOT_USAGE = (signals.GENAI_INPUT_TOKENS, signals.GENAI_OUTPUT_TOKENS, signals.TTFT_MS, signals.GENAI_FINISH_REASONS)
+_SHOWN = {
+    signals.GATEWAY_GENERATE: (*_ROOT_KEYS, *_ROOT_USAGE),
+    signals.SCHEDULER_QUEUE: (signals.WAIT_REASON, signals.QUEUE_POSITION),
+    signals.EXECUTOR_PREFILL: (signals.EXECUTOR_ID, signals.PROMPT_TOKENS, signals.NUM_CHUNKS),
+    signals.EXECUTOR_DECODE: (signals.GENAI_OUTPUT_TOKENS, signals.NUM_STEPS, signals.GENAI_FINISH_REASONS),
+}
+"""What a row says beside an error; one whose name is not here says all that has a label, save what the root says."""
+
 _COLOURS = {
     "headrace-gateway": "cyan",
     "headrace-preprocess": "magenta",
@@ -132,22 +142,16 @@ def _bar(begin_ns: int, end_ns: int, total_ns: int, width: int, colour: str) -> 
 
 
 def _details(span: Span) -> Text:
-    shown = [
-        (label, span.attributes[key])
-        for key, label in _LABELS.items()
-        if key in span.attributes and not _repeats(key, span)
-    ]
+    keys = (*_SHOWN.get(span.name, [key for key in _LABELS if key not in _ROOT_KEYS]), signals.ERROR_TYPE)
+    shown = {_LABELS[key]: span.attributes[key] for key in keys if key in span.attributes}
     if span.linked and signals.BATCH_SIZE not in span.attributes:
-        shown.insert(0, ("members", len(span.links)))
-    details = Text(", ").join(Text.assemble((f"{label} ", "dim"), printable(_shown(value))) for label, value in shown)
+        shown["members"] = len(span.links)
+    details = Text(", ").join(
+        Text.assemble((f"{label} ", "dim"), printable(_shown(value))) for label, value in shown.items()
+    )
     if span.error and span.error_message:
         details.append(f" {printable(span.error_message)}", style="red")
     return details
-
-
-def _repeats(key: str, span: Span) -> bool:
-    """What the gateway's row says need not stand in every row below it."""
-    return key in (signals.GENAI_MODEL, signals.TENANT, signals.QOS_CLASS) and not span.name.startswith("gateway.")
 
 
 def _shown(value: object) -> str:

@@ -74,8 +74,8 @@ def settings_of(home: Path, remote_preprocess: bool) -> Settings:
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=[(True, False), (True, True), (False, False), (False, True)],
-    ids=["single", "single-remote", "processes", "processes-remote"],
+    params=[(True, False), (False, False), (False, True)],
+    ids=["single", "processes", "processes-remote"],
 )
 async def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Traced]:
     single, remote = request.param
