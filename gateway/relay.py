@@ -64,6 +64,11 @@ class Relay:
         return self._refused or not self._unfinished
 
     @property
+    def num_frames(self) -> int:
+        """Outputs that wait for the caller."""
+        return len(self._inbox)
+
+    @property
     def num_tokens(self) -> int:
         """Over all answers."""
         return sum(answer.num_tokens for answer in self.answers)

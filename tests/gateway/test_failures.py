@@ -303,3 +303,20 @@ async def test_leaving_ends_what_still_runs(world, until):
     with pytest.raises((Unavailable, asyncio.CancelledError)):
         await task
     assert w.held() == (0,) * 6
+
+
+async def test_a_finish_reason_unknown_here_fails_only_its_request(world, until):
+    async def script(run):
+        run.send(b"x")
+        frame = run.frames.get_nowait()
+        frame.outputs[0].finish_reason = 42
+        run.frames.put_nowait(frame)
+
+    async with world() as w:
+        w.executor.script = script
+        with pytest.raises(EngineFault, match="42"):
+            await w.client.generate("bytes", "x")
+        await until(lambda: len(w.executor.cancelled) == 1)
+        w.executor.script = answer_ok
+        assert (await w.client.generate("bytes", "x")).text == "ok"
+        await w.idle()
