@@ -5,8 +5,9 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from typer.testing import CliRunner
 
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import COMMANDS, app
 
 
 def headrace(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -16,20 +17,26 @@ def headrace(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_help_lists_every_command() -> None:
-    shown = headrace("--help")
-    assert shown.returncode == 0, shown.stderr
-    assert all(f" {name} " in shown.stdout for name in COMMANDS)
+    shown = CliRunner().invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    assert all(f" {name} " in shown.output for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str) -> None:
-    shown = headrace(name, "--help")
-    assert shown.returncode == 0, shown.stderr
-    assert f"Usage: headrace {name}" in shown.stdout
+    shown = CliRunner().invoke(app, [name, "--help"], prog_name="headrace")
+    assert shown.exit_code == 0
+    assert f"Usage: headrace {name}" in shown.output
 
 
 def test_version_is_that_of_the_distribution() -> None:
-    assert headrace("version").stdout.strip() == version("headrace")
+    assert CliRunner().invoke(app, ["version"]).output.strip() == version("headrace")
+
+
+def test_a_command_loads_only_what_it_needs() -> None:
+    code = "import sys; from headrace.cli.main import version; version(); print('grpc' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "False"
 
 
 def test_nobody_listening_is_one_line_with_what_to_do() -> None:

@@ -34,3 +34,18 @@ def test_an_answer_that_runs_is_finished_before_leaving(start_up: Callable[..., 
     code, lines = running.ended()
     assert code == 0, lines
     assert running.services() == {}
+
+
+def test_a_second_interrupt_waits_for_nothing(start_up: Callable[..., Any]) -> None:
+    running = start_up(HEADRACE_EXECUTOR__REFERENCE_STEP_MS="1000", HEADRACE_TRANSPORT__DRAIN_S="3600")
+    with grpc.insecure_channel(running.ready()["gateway"]) as channel:
+        pieces = generating(channel)
+        running.interrupt()
+        while "draining" not in running.log.read_text():
+            next(pieces)
+        running.interrupt()
+        with pytest.raises(grpc.RpcError):
+            list(pieces)
+    code, lines = running.ended()
+    assert code == 130, lines
+    assert running.services() == {}

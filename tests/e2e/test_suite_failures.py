@@ -28,8 +28,11 @@ def port_in_use() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("options", [(), ("--single",)], ids=["processes", "single"])
-@pytest.mark.parametrize("service", ["gateway", "scheduler", "executor"])
+@pytest.mark.parametrize(
+    ("service", "options"),
+    [("scheduler", ()), ("executor", ()), ("gateway", ("--single",))],
+    ids=["scheduler", "executor", "gateway-single"],
+)
 def test_a_port_in_use_is_named(
     start_up: Callable[..., Any], port_in_use: str, service: str, options: tuple[str, ...]
 ) -> None:
@@ -59,7 +62,7 @@ def test_a_broken_model_stops_the_suite(start_up: Callable[..., Any], tmp_path: 
     assert running.services() == {}
 
 
-@pytest.mark.parametrize("service", [Service.EXECUTOR, Service.SCHEDULER, Service.GATEWAY])
+@pytest.mark.parametrize("service", [Service.EXECUTOR, Service.SCHEDULER])
 def test_a_child_that_dies_ends_the_suite(start_up: Callable[..., Any], service: Service) -> None:
     running = start_up()
     running.ready()
