@@ -1,5 +1,6 @@
 """Wires the preprocess service: models' text side, threads, Prepare streams."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,7 +18,7 @@ from headrace.preprocess.text_models import TextModels
 
 @asynccontextmanager
 async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
-    """Serves Prepare streams; models load at first use. Raises ConfigError."""
+    """Serves Prepare streams; ready when the installed models are loaded. Raises ConfigError."""
     own, texts = settings.preprocess, TextModels(Repository(settings.models.home))
     async with open_pipeline(texts, own.threads) as pipeline:
         servicer = PreprocessServicer(InlinePreparer(pipeline, tracer), settings.transport.max_message_bytes)
@@ -27,6 +28,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
             lambda server: preprocess_pb2_grpc.add_PreprocessServiceServicer_to_server(servicer, server),
             [SERVICE],
         ) as handle:
+            await asyncio.to_thread(texts.warm_up)
             await handle.set_ready(True)
             try:
                 yield handle

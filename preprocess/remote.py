@@ -99,7 +99,9 @@ class RemotePreparer:
                         writer.cancel()
                         call.cancel()
             except* (grpc.aio.AioRpcError, asyncio.InvalidStateError) as broken:  # the latter: written to after its end
-                log.warning("the preprocess stream to %s broke: %s", self._address, broken.exceptions[0])
+                first = broken.exceptions[0]
+                why = first.details() if isinstance(first, grpc.aio.AioRpcError) else first
+                log.warning("the preprocess stream to %s broke: %s", self._address, why)
             backoff_s = FIRST_BACKOFF_S if answered else min(2 * backoff_s, MAX_BACKOFF_S)
             await asyncio.sleep(backoff_s)
 

@@ -1,6 +1,7 @@
 """The text side of the installed models: limits, tokenizer, template; loaded at first use and then kept."""
 
 import json
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from headrace.models.repository import ModelEntry, Repository
 from headrace.preprocess.detokenizer import Detokenizer
 from headrace.preprocess.template import ChatTemplate
 from headrace.preprocess.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -53,6 +56,14 @@ class TextModels:
             return loaded
         with self._loading:
             return self._loaded.get(name) or self._loaded.setdefault(name, _read(self._repository.get(name)))
+
+    def warm_up(self) -> None:
+        """Loads every installed model, so that no first request waits; one that does not load is logged."""
+        for name in self.names():
+            try:
+                self.load(name)
+            except Exception:  # whatever is wrong with its files, the others are still good
+                log.exception("the text side of model %r does not load", name)
 
 
 def _read(entry: ModelEntry) -> TextModel:

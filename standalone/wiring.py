@@ -57,6 +57,7 @@ async def _gateway(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHa
     from headrace.preprocess.text_models import TextModels
 
     texts = TextModels(Repository(settings.models.home))
+    await asyncio.to_thread(texts.warm_up)
     async with (
         _preparer(settings, tracer, texts) as preparer,
         gateway.start(settings, tracer, preparer, texts) as handle,

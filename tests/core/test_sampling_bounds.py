@@ -120,5 +120,5 @@ def test_the_defaults_are_greedy_and_neutral() -> None:
 @pytest.mark.parametrize(
     "changes", [{"repetition_penalty": 1.1}, {"presence_penalty": 0.1}, {"frequency_penalty": -0.1}]
 )
-def test_any_penalty_counts(changes: dict[str, float]) -> None:
+def test_any_penalty_counts(changes: dict[str, Any]) -> None:
     assert replace(WARM, **changes).penalised

@@ -113,6 +113,26 @@ async def test_the_span_has_the_parent_and_the_count(
     assert not bad.status.is_ok
 
 
+def test_a_model_that_does_not_load_does_not_keep_the_others_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (reference.install(tmp_path).folder.parent / "broken").mkdir()
+    (tmp_path / "models" / "broken" / "model.toml").write_text("kind = ")
+    texts = TextModels(Repository(tmp_path))
+    texts.warm_up()
+    assert texts.loaded(reference.NAME)
+    assert "'broken'" in caplog.text
+
+
+def test_a_template_may_name_the_special_tokens(tmp_path: Path) -> None:
+    folder = reference.install(tmp_path).folder
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}|{{ eos_token }}|{{ pad_token }}")
+    turns = [Message("user", "hi")]
+    assert TextModels(Repository(tmp_path)).load(reference.NAME).template.render(turns) == "|<eos>|"
+    (folder / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}, "pad_token": "<pad>"}')
+    assert TextModels(Repository(tmp_path)).load(reference.NAME).template.render(turns) == "<s>|<eos>|<pad>"
+
+
 def test_text_models_are_what_the_gateway_asks_for(texts: TextModels) -> None:
     port: TextModelsPort = texts
     assert list(port.names()) == [reference.NAME]

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
@@ -18,13 +20,15 @@ from headrace.api.preprocess.v1 import preprocess_pb2_grpc
 from headrace.chassis import signals
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import Settings, load_settings
-from headrace.chassis.server import ServerHandle
+from headrace.chassis.server import ServerHandle, serve
 from headrace.core.errors import InvalidRequest, ModelNotFound, Unavailable
 from headrace.gateway.ports import Message, Preparer
 from headrace.models import reference
 from headrace.preprocess import app, servicer
+from headrace.preprocess.inline import InlinePreparer
 from headrace.preprocess.pipeline import Pipeline, Prompt
 from headrace.preprocess.remote import RemotePreparer, open_preparer, to_item
+from headrace.preprocess.servicer import PreprocessServicer
 
 BOUND_S = 30
 ROOT = Context()
@@ -32,7 +36,7 @@ ROOT = Context()
 
 @pytest.fixture
 def suite(home: Path) -> Settings:
-    overrides = {
+    overrides: dict[str, dict[str, Any]] = {
         "models": {"home": home},
         "preprocess": {"listen": "127.0.0.1:0"},
         "transport": {"max_message_bytes": 64 * 1024, "drain_s": BOUND_S},
@@ -149,12 +153,74 @@ async def test_what_a_leaving_service_did_not_read_goes_to_the_next_one(
             assert len(await waiting) == 2
 
 
+class Falling(preprocess_pb2_grpc.PreprocessServiceServicer):
+    """Breaks its first stream after one frame, unanswered; answers on the next with the text's length."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    async def Prepare(
+        self, request_iterator: AsyncIterator[pb.PrepareRequest], context: object
+    ) -> AsyncIterator[pb.PrepareResponse]:
+        async for request in request_iterator:
+            self.seen.append([item.request_id for item in request.items])
+            if len(self.seen) == 1:
+                raise Unavailable("falling over")
+            yield pb.PrepareResponse(items=[pb.PreparedItem(request_id=item.request_id) for item in request.items])
+
+
+async def test_what_a_broken_stream_left_unanswered_is_sent_again(suite: Settings) -> None:
+    falling = Falling()
+
+    def register(server: grpc.aio.Server) -> None:
+        preprocess_pb2_grpc.add_PreprocessServiceServicer_to_server(falling, server)
+
+    async with (
+        asyncio.timeout(BOUND_S),
+        serve("127.0.0.1:0", suite.transport, register, [servicer.SERVICE]) as handle,
+        open_preparer(handle.address, suite.transport) as preparer,
+    ):
+        assert len(await preparer.prepare("a", reference.NAME, "hi", ROOT)) == 0
+        assert len(await preparer.prepare("b", reference.NAME, "hi", ROOT)) == 0
+    assert falling.seen == [["a"], ["a"], ["b"]]
+
+
+async def test_a_stream_has_a_bounded_number_of_items_open(suite: Settings) -> None:
+    num_items, opened, release = servicer.MAX_ITEMS_IN_FLIGHT + 50, 0, asyncio.Event()
+
+    class Slow(InlinePreparer):
+        def __init__(self) -> None:
+            pass
+
+        async def prepare(self, *_: object) -> NDArray[np.uint32]:
+            nonlocal opened
+            opened += 1
+            await release.wait()
+            return np.array([1], dtype=np.uint32)
+
+    async def requests() -> AsyncIterator[pb.PrepareRequest]:
+        yield pb.PrepareRequest(items=[to_item(str(number), "any", "hi", ROOT) for number in range(num_items)])
+
+    context = cast(servicer._Context, None)
+    stream = PreprocessServicer(Slow(), suite.transport.max_message_bytes).Prepare(requests(), context)
+    first = asyncio.ensure_future(anext(stream))
+    for _ in range(num_items):
+        await asyncio.sleep(0)
+    assert opened == servicer.MAX_ITEMS_IN_FLIGHT
+    release.set()
+    async with asyncio.timeout(BOUND_S):
+        answered = [item.request_id for item in (await first).items]
+        answered += [item.request_id async for frame in stream for item in frame.items]
+    assert sorted(answered, key=int) == [str(number) for number in range(num_items)]
+
+
 async def test_a_stream_with_bad_bytes_ends_with_a_status_of_the_callers(
     suite: Settings, service: ServerHandle
 ) -> None:
     async with open_channel(service.address, suite.transport) as channel:
         method = f"/{servicer.SERVICE}/Prepare"
-        call = channel.stream_stream(method)(iter([b"\x0a\x03\x0a\x01\xff"]))
+        open_raw: Any = channel.stream_stream(method)
+        call = open_raw(iter([b"\x0a\x03\x0a\x01\xff"]))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             async for _ in call:
                 pass
