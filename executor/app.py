@@ -121,4 +121,3 @@ async def _follow(link: EnlistLink, handle: ServerHandle) -> None:
     """Ready from the first enlistment on: streams that run go on while the scheduler is away."""
     await link.enlisted.wait()
     await handle.set_ready(True)
-

@@ -255,6 +255,7 @@ class Worker:
         self.num_tokens += sum(row.num_tokens for row in rows)
         wanted = 0
         greedy = output.candidate_ids[:, 0].tolist()
+        finite = np.isfinite(output.candidate_logits[:, 0]).tolist()
         now_ns = time.time_ns()
         for row in rows:
             sequence = row.sequence
@@ -264,7 +265,7 @@ class Worker:
                 if not sequence.num_answer_tokens:
                     sequence.first_token_ns = now_ns
                     self._fork(sequence, output, wanted, result)
-                self._choose(sequence, output, wanted, greedy[wanted], result)
+                self._choose(sequence, output, wanted, greedy[wanted] if finite[wanted] else None, result)
                 wanted += 1
         self._remove_finished(result)
 
@@ -304,18 +305,19 @@ class Worker:
             answer.past = first.past
             answer.accepted_ns, answer.first_token_ns = first.accepted_ns, first.first_token_ns
             self._sequences.append(answer)
-            self._choose(answer, output, row, int(output.candidate_ids[row, 0]), result)
+            self._choose(answer, output, row, None, result)
 
-    def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int, result: StepResult) -> None:
+    def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int | None, result: StepResult) -> None:
+        """Chooses the row's next token; `greedy` is the row's best one where that is known to be a number."""
         sampler, sampling = sequence.sampler, sequence.job.sampling
-        if sampler.plain_greedy:
+        if greedy is not None and sampler.plain_greedy:
             choice = Choice(greedy, 0.0, ())
         else:
             try:
                 choice = sampler.choose(output, row)
             except HeadraceError as error:
                 sequence.finish = FinishReason.FAULT
-                result.deltas.append(Delta(sequence.job, sequence.index, error=error))
+                result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
                 return
         token_id = choice.token_id
         sampler.accept(token_id)
@@ -368,7 +370,12 @@ class Worker:
         for row in rows:
             row.sequence.finish = FinishReason.FAULT
             result.deltas.append(
-                Delta(row.sequence.job, row.sequence.index, error=EngineFault(f"engine fault, incident {incident}"))
+                Delta(
+                    row.sequence.job,
+                    row.sequence.index,
+                    error=EngineFault(f"engine fault, incident {incident}"),
+                    sequence=row.sequence,
+                )
             )
         self._remove_finished(result)
         self._faults += 1

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
-from headrace.executor.memory.host_arena import HostArena
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from headrace.core.errors import EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.protocol import EngineSpec, Float32, Int32, StepPlan
+from headrace.executor.memory.host_arena import HostArena
 from headrace.models.repository import ModelEntry
 
 NUM_CANDIDATES = 64
