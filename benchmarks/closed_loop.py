@@ -6,7 +6,7 @@ Standard library only: peer drivers run it inside their own environments, so eve
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 Stream = Callable[[Sequence[int], int], AsyncIterator[int]]
@@ -41,7 +41,7 @@ class PromptsExhausted(RuntimeError):
 
 async def closed_loop(
     stream: Stream,
-    prompts: Sequence[Sequence[int]],
+    prompts: Iterable[Sequence[int]],
     *,
     num_streams: int,
     max_tokens: int,

@@ -3,25 +3,27 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from headrace.benchmarks.closed_loop import Reply, Window, closed_loop, one_by_one
 from headrace.benchmarks.lab import NUM_STREAMS, OUTPUT_TOKENS, PROMPT_TOKENS, Lab
+from headrace.benchmarks.machine import num_cores
 from headrace.benchmarks.peers.process import Driver
 from headrace.benchmarks.prompts import Prompts
 from headrace.benchmarks.suite import Suite
 
 MARGIN_S = 300.0
 """Beyond the measurement itself: how long a system may take over the requests that were running at its end."""
-MOST_TOKENS_PER_S = 4000
-"""An upper bound on what any system here reaches, to draw enough prompts."""
+MOST_TOKENS_PER_S_AND_CORE = 2000
+"""Above what any peer reaches with this model, to draw enough prompts before the measurement."""
 
 
 async def saturate_suite(suite: Suite, prompts: Prompts, lab: Lab, window_s: float) -> Window:
     """One window of our suite under NUM_STREAMS busy streams."""
     return await closed_loop(
         suite.stream,
-        prompts.draw_many(_count(lab.warm_s + window_s), PROMPT_TOKENS),
+        chain(prompts.draw_many(_count(lab.warm_s + window_s), PROMPT_TOKENS), prompts.endless(PROMPT_TOKENS)),
         num_streams=NUM_STREAMS,
         max_tokens=OUTPUT_TOKENS,
         warm_s=lab.warm_s,
@@ -55,7 +57,7 @@ async def single_peer(driver: Driver, prompts: Sequence[Sequence[int]]) -> list[
 
 
 def _count(seconds: float) -> int:
-    return int(seconds * MOST_TOKENS_PER_S / OUTPUT_TOKENS) + 2 * NUM_STREAMS
+    return int(seconds * MOST_TOKENS_PER_S_AND_CORE * num_cores() / OUTPUT_TOKENS) + 2 * NUM_STREAMS
 
 
 def window_json(window: Window) -> dict[str, Any]:

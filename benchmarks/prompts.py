@@ -31,6 +31,11 @@ class Prompts:
         """The next prompt, `num_tokens` long."""
         return list(itertools.islice(self._ids, num_tokens))
 
+    def endless(self, num_tokens: int) -> Iterator[list[int]]:
+        """Prompts as they are wanted."""
+        while True:
+            yield self.draw(num_tokens)
+
     def draw_many(self, count: int, num_tokens: int) -> list[list[int]]:
         return [self.draw(num_tokens) for _ in range(count)]
 

@@ -34,6 +34,10 @@ class Peers:
     def versions(self) -> dict[str, Any]:
         return {name: driver.ready["versions"] for name, driver in self.running.items()}
 
+    def note(self, name: str) -> str:
+        """What is to be said of how a peer runs; '' for ours and for most."""
+        return str(self.running[name].ready["options"].get("note", "")) if name in self.running else ""
+
     def options(self) -> dict[str, Any]:
         return {name: driver.ready["options"] for name, driver in self.running.items()}
 

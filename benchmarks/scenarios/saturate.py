@@ -40,7 +40,10 @@ def report(lab: Lab, windows: dict[str, list[Window]], peers: Peers) -> Report:
     others = {name: rate for name, rate in rates.items() if name != OURS and rate}
     best = max(others, key=lambda name: others[name]) if others else None
     ratio = ours / others[best] if best and ours is not None else None
-    rows = [_row(name, taken, rates[name], "best peer" if name == best else "") for name, taken in windows.items()]
+    rows = [
+        _row(name, taken, rates[name], "; ".join(filter(None, ["best peer" if name == best else "", peers.note(name)])))
+        for name, taken in windows.items()
+    ]
     rows += [Row(name, note=reason) for name, reason in peers.missing.items()]
     raw: dict[str, Any] = {name: [window_json(window) for window in taken] for name, taken in windows.items()}
     return Report(

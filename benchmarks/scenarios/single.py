@@ -33,7 +33,11 @@ def report(lab: Lab, rounds: dict[str, list[list[Reply]]], peers: Peers) -> Repo
     rates = {name: median([stream_tokens_per_s(replies) for replies in taken]) for name, taken in rounds.items()}
     ttfts = {name: median([median_ttft_s(replies) for replies in taken]) for name, taken in rounds.items()}
     rows = [
-        Row(name, {"tokens/s": f"{rates[name]:,.1f}", "TTFT p50 ms": f"{(ttfts[name] or 0) * 1000:,.1f}"})
+        Row(
+            name,
+            {"tokens/s": f"{rates[name]:,.1f}", "TTFT p50 ms": f"{(ttfts[name] or 0) * 1000:,.1f}"},
+            peers.note(name),
+        )
         for name in rounds
     ]
     return Report(
