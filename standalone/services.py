@@ -1,10 +1,11 @@
 """The services of a suite: which there are, which a layout needs, who must know whose address. Values only."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.chassis.config import Settings
+from headrace.chassis.server import ServerHandle
 from headrace.core.errors import HeadraceError
 
 
@@ -19,9 +20,10 @@ class Service(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A running suite: the HOST:PORT of each of its services."""
+    """A running suite: the HOST:PORT of each of its services, and the services themselves where they are in here."""
 
     addresses: Mapping[Service, str]
+    handles: Mapping[Service, ServerHandle] = field(default_factory=dict)
 
     @property
     def gateway(self) -> str:

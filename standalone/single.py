@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from headrace.chassis.config import Settings
+from headrace.chassis.server import ServerHandle
 from headrace.standalone.readiness import START_S, await_serving
 from headrace.standalone.services import OnServing, Service, Suite, layout, wired
 from headrace.standalone.wiring import start
@@ -17,12 +18,13 @@ async def running(settings: Settings, on_serving: OnServing = lambda service, ad
     where a service is not ready in time.
     """
     addresses: dict[Service, str] = {}
+    handles: dict[Service, ServerHandle] = {}
     async with AsyncExitStack() as services:
         for service in layout(settings):
             handle = await services.enter_async_context(start(service, settings))
-            addresses[service] = handle.address
+            handles[service], addresses[service] = handle, handle.address
             settings = wired(settings, service, handle.address)
         for service, address in addresses.items():
             await await_serving(address, settings.transport, START_S)
             on_serving(service, address)
-        yield Suite(addresses)
+        yield Suite(addresses, handles)
