@@ -64,6 +64,7 @@ def _take_in(turn: Turn, event: Occurrence) -> None:
 def _submit(turn: Turn, request: Request) -> None:
     state = turn.state
     state.tally.submitted += 1
+    _take_back(turn, request.gateway_id, request.request_id)
     if refusal := _objection(state, request):
         state.tally.refused += 1
         turn.commands.append(Refuse(request, refusal))
@@ -97,20 +98,22 @@ def _objection(state: State, request: Request) -> Refusal | None:
 
 
 def _withdraw(turn: Turn, event: Withdrawn) -> None:
-    """Of a placed request only what has not started: its gateway had not seen the placement and will not use it."""
-    state, request_id = turn.state, event.request_id
-    waiting = state.queues.by_id.get(request_id)
-    if waiting is not None:
-        if waiting.request.gateway_id == event.gateway_id:
-            turn.drop(waiting)
-        return
-    executor = state.registry.executors.get(state.active.get(request_id, ""))
-    if executor is None:
-        return
-    held = executor.ledger.reservations[request_id]
-    if held.request is not None and held.request.gateway_id == event.gateway_id and not held.started:
-        _release(turn, executor, request_id)
-        state.tally.withdrawn += 1
+    waiting = turn.state.queues.by_id.get(event.request_id)
+    if waiting is None:
+        _take_back(turn, event.gateway_id, event.request_id)
+    elif waiting.request.gateway_id == event.gateway_id:
+        turn.drop(waiting)
+
+
+def _take_back(turn: Turn, gateway_id: str, request_id: str) -> None:
+    """Voids a placement of the gateway's that has not started: by withdrawing the request, or by submitting it again
+    on a new stream, the gateway says that it has not seen the placement and will not use it."""
+    for executor_id in turn.state.active.get(request_id, ()):
+        executor = turn.state.registry.executors[executor_id]
+        held = executor.ledger.reservations[request_id]
+        if held.request is not None and held.request.gateway_id == gateway_id and not held.started:
+            _release(turn, executor, request_id)
+            turn.state.tally.withdrawn += 1
 
 
 def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
@@ -126,7 +129,7 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
         state.registry.remove(known)
     if not (event.executor_id and min(event.num_slots, event.num_blocks, event.block_tokens) > 0):
         for request_id in kept:
-            _forget(state, event.executor_id, request_id)
+            state.forget(request_id, event.executor_id)
             state.tally.lost += 1
         state.leases.cancel(event.executor_id)
         turn.members_changed()
@@ -173,7 +176,7 @@ def _start(turn: Turn, executor: Executor, request_id: str) -> None:
     held = executor.ledger.reservations.get(request_id)
     if held is None:
         executor.ledger.reserve_unknown(request_id)
-        turn.state.active.setdefault(request_id, executor.executor_id)
+        turn.state.hold(request_id, executor.executor_id)
         turn.state.registry.update(executor)
     else:
         held.started = True
@@ -190,15 +193,9 @@ def _release(turn: Turn, executor: Executor, request_id: str) -> bool:
     held = executor.ledger.release(request_id)
     if held is None:
         return False
-    _forget(turn.state, executor.executor_id, request_id)
+    turn.state.forget(request_id, executor.executor_id)
     turn.freed(executor)
     return held.request is not None
-
-
-def _forget(state: State, executor_id: str, request_id: str) -> None:
-    state.starts.cancel((executor_id, request_id))
-    if state.active.get(request_id) == executor_id:
-        del state.active[request_id]
 
 
 def _lose(turn: Turn, executor: Executor) -> None:

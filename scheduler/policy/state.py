@@ -33,7 +33,10 @@ class Tally:
 
 @dataclass(slots=True)
 class State:
-    """`epoch` keeps batch ids of different lives of the service apart. `active` maps placed ids to their executor."""
+    """`epoch` keeps batch ids of different lives of the service apart.
+
+    `active` maps an id to the executors that hold it: one, save where executors enlist with the same running id.
+    """
 
     limits: Limits
     epoch: str = "b"
@@ -43,11 +46,21 @@ class State:
     queues: Queues = field(default_factory=Queues)
     registry: Registry = field(default_factory=Registry)
     rates: dict[QosClass, DrainRate] = field(default_factory=lambda: {qos: DrainRate() for qos in QosClass})
-    active: dict[str, str] = field(default_factory=dict)
+    active: dict[str, tuple[str, ...]] = field(default_factory=dict)
     deadlines: Timers[str] = field(default_factory=Timers)
     leases: Timers[str] = field(default_factory=Timers)
     starts: Timers[tuple[str, str]] = field(default_factory=Timers)  # (executor id, request id)
     tally: Tally = field(default_factory=Tally)
+
+    def hold(self, request_id: str, executor_id: str) -> None:
+        self.active[request_id] = (*self.active.get(request_id, ()), executor_id)
+
+    def forget(self, request_id: str, executor_id: str) -> None:
+        """The executor holds the id no longer."""
+        self.starts.cancel((executor_id, request_id))
+        left = tuple(holder for holder in self.active.pop(request_id, ()) if holder != executor_id)
+        if left:
+            self.active[request_id] = left
 
     def next_due(self) -> float | None:
         """When time alone will next change something."""

@@ -125,7 +125,7 @@ class Turn:
         state, request = self.state, head.request
         executor.ledger.reserve(request.request_id, Reservation(need, request, started=False))
         state.registry.update(executor)
-        state.active[request.request_id] = executor.executor_id
+        state.hold(request.request_id, executor.executor_id)
         state.starts.set((executor.executor_id, request.request_id), state.now + state.limits.start_timeout_s)
         state.rates[request.qos_class].left(request.tokens, state.now)
         if precision is Precision.ANY:

