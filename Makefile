@@ -2,20 +2,17 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-MODELS := smollm2 minilm
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check protos bench clean
+.PHONY: help run test models check protos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-run: .venv/stamp-standalone ## install, fetch the models, start the suite, ask a first question; ONESHOT=1 stops then
-	$(BIN)/headrace models add $(MODELS)
+run: .venv/stamp-standalone models ## install, fetch the models, start the suite, ask a first question; ONESHOT=1 stops then
 	$(BIN)/headrace demo $(if $(ONESHOT),--once)
 
-test: .venv/stamp-dev ## install, fetch the models, every check and every test
-	$(BIN)/headrace models add $(MODELS)
+test: .venv/stamp-dev models ## install, fetch the models, every check and every test
 	$(MAKE) check
 	$(BIN)/pytest
 
@@ -25,6 +22,10 @@ check: .venv/stamp-dev ## lint, format, types, import rules, contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/protos.py check
+
+models: .venv/stamp-standalone ## fetch and convert the models that the suite and its tests use
+	$(BIN)/headrace models add smollm2
+	$(BIN)/headrace models add minilm
 
 protos: .venv/stamp-dev ## write the stubs from protos/
 	$(BIN)/python tools/protos.py generate
