@@ -1,0 +1,112 @@
+"""`headrace models`: add, list, show and remove models."""
+
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from headrace.chassis.config import default_home
+from headrace.models import add as adding
+from headrace.models.manifest import FILE_NAME, verify
+from headrace.models.repository import Repository
+from headrace.models.store import Store
+
+app = typer.Typer(no_args_is_help=True, help="Add, list, show and remove models.")
+
+Home = Annotated[Path, typer.Option(default_factory=default_home, help="The folder that holds the models.")]
+
+
+@app.command()
+def add(
+    home: Home,
+    source: Annotated[str, typer.Argument(help="smollm2, minilm, hf:ORG/NAME[@REVISION], or a file or folder.")],
+    name: Annotated[str, typer.Option(help="The name to serve it by; default: the source's own.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace a model of this name; make it anew.")] = False,
+) -> None:
+    """Fetch a model, convert it, check it against its source and store it."""
+    with _bars() as progress:
+        added = adding.add(home, source, progress, name=name, force=force)
+    info = added.entry.info
+    if added.changed:
+        print(f"added {info.name} ({info.kind}, {info.context_tokens} tokens of context) to {added.entry.folder}")
+    else:
+        print(f"{info.name} is installed already, unchanged")
+
+
+@app.command(name="list")
+def list_models(home: Home) -> None:
+    """The installed models."""
+    repository = Repository(home)
+    entries = [repository.get(name) for name in repository.names()]
+    table = Table("name", "kind", "context", "size", "license", "source", box=None, header_style="bold")
+    for entry in entries:
+        size = sum(path.stat().st_size for path in entry.folder.iterdir())
+        cells = (entry.info.kind, str(entry.info.context_tokens), f"{size / 1e6:.0f} MB", entry.license, entry.source)
+        table.add_row(entry.info.name, *cells)
+    if entries:
+        Console().print(table)
+    else:
+        print(f"no models in {repository.root}; try: headrace models add smollm2")
+
+
+@app.command()
+def show(
+    home: Home,
+    name: Annotated[str, typer.Argument(help="An installed model.")],
+    check: Annotated[bool, typer.Option("--verify", help="Compare the files with their checksums.")] = False,
+) -> None:
+    """What is known of a model."""
+    entry = Repository(home).get(name)
+    data = tomllib.loads((entry.folder / FILE_NAME).read_text(encoding="utf-8"))
+    files = data.pop("files", {})
+    checked = {f"check.{key}": value for key, value in data.pop("check", {}).items()}
+    table = Table(box=None, show_header=False)
+    for key, value in {"name": name, "folder": entry.folder, **data, **checked}.items():
+        table.add_row(key, str(value))
+    for file in files:
+        table.add_row(
+            file, f"{(entry.folder / file).stat().st_size:,} bytes" if (entry.folder / file).exists() else "missing"
+        )
+    Console().print(table)
+    if check:
+        verify(entry)
+        print("all files are whole")
+
+
+@app.command()
+def remove(home: Home, name: Annotated[str, typer.Argument(help="An installed model.")]) -> None:
+    """Remove a model."""
+    Store(home).remove(name)
+    print(f"removed {name}")
+
+
+@contextmanager
+def _bars() -> Iterator[adding.Progress]:
+    """A bar a stage, on standard error."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:<22}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: float | None) -> None:
+            if stage not in tasks:
+                for task in tasks.values():
+                    bars.update(task, total=1.0, completed=1.0)
+                tasks[stage] = bars.add_task(stage, total=None)
+            if done is not None:
+                bars.update(tasks[stage], total=1.0, completed=done)
+
+        yield report
+        for task in tasks.values():
+            bars.update(task, total=1.0, completed=1.0)

