@@ -16,9 +16,9 @@ from headrace.standalone.spans import default_database
 from headrace.standalone.suite import collects_spans
 
 QUESTIONS: dict[Qos, str] = {
-    "realtime": "What is the capital of France?",
-    "normal": "Name three things that a water wheel can drive.",
-    "batch": "Write two sentences about rivers.",
+    "realtime": "What is the capital of France? Answer in one sentence.",
+    "normal": "Explain in one sentence what a water wheel does.",
+    "batch": "Write one sentence about rivers.",
 }
 MAX_TOKENS = 64
 TRACE_WAIT_S = 10.0

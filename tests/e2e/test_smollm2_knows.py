@@ -13,7 +13,8 @@ def ask(gateway: str, *options: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("class_name", ["realtime", "normal", "batch"])
 def test_the_capital_of_france(smollm2: str, class_name: str) -> None:
-    answer = ask(smollm2, "--chat", "--class", class_name, "--max-tokens", "32", "What is the capital of France?")
+    question = "What is the capital of France? Answer in one sentence."
+    answer = ask(smollm2, "--chat", "--class", class_name, "--max-tokens", "32", question)
     assert answer.returncode == 0, answer.stderr
     assert "Paris" in answer.stdout
     assert "stop" in answer.stderr
