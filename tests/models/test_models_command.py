@@ -1,0 +1,43 @@
+"""`headrace models`, as it is typed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.models import app
+from headrace.core.errors import EngineNotReady, HeadraceError, ModelNotFound
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], terminal_width=200)
+    if isinstance(result.exception, HeadraceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_model_is_added_listed_shown_and_removed(tmp_path: Path, write_bert: Callable[..., Path]) -> None:
+    home = ("--home", tmp_path / "home")
+    assert "no models in" in run("list", *home)
+    source = write_bert(tmp_path / "tiny")
+    assert "added small (encoder, 64 tokens of context)" in run("add", source, "--name", "small", *home)
+    assert "small is installed already" in run("add", source, "--name", "small", *home)
+    assert "small" in run("list", *home)
+    shown = run("show", "small", "--verify", *home)
+    assert "all files are whole" in shown
+    assert "check.least_correlation" in shown
+    (tmp_path / "home/models/small/tokenizer.json").unlink()
+    assert "missing" in run("show", "small", *home)
+    with pytest.raises(EngineNotReady, match=r"damaged \(tokenizer\.json\)"):
+        run("show", "small", "--verify", *home)
+    assert "removed small" in run("remove", "small", *home)
+    with pytest.raises(ModelNotFound):
+        run("show", "small", *home)
+
+
+@pytest.mark.parametrize("command", ["show", "remove"])
+def test_unknown_models_are_an_error(tmp_path: Path, command: str) -> None:
+    with pytest.raises(ModelNotFound, match="no model 'nonesuch'; installed: none"):
+        run(command, "nonesuch", "--home", tmp_path)
