@@ -49,17 +49,18 @@ async def started(model: str, log: Path) -> AsyncIterator[Suite]:
             start_new_session=True,
         )
     gateway = addresses["HEADRACE_GATEWAY__LISTEN"]
+    serving = (gateway, addresses["HEADRACE_EXECUTOR__LISTEN"])  # a gateway serves before its executors have loaded
     try:
-        await _await_ready(process, gateway, log)
+        await _await_ready(process, serving, log)
         async with AsyncClient(gateway) as client:
             yield Suite(client, model, process.pid)
     finally:
         await _stop(process)
 
 
-async def _await_ready(process: asyncio.subprocess.Process, gateway: str, log: Path) -> None:
-    """Until the gateway serves. Raises Unavailable as soon as the process ends, or after READY_S."""
-    serving = asyncio.create_task(await_serving(gateway, TransportSettings(), READY_S))
+async def _await_ready(process: asyncio.subprocess.Process, addresses: Sequence[str], log: Path) -> None:
+    """Until all addresses serve. Raises Unavailable as soon as the process ends, or after READY_S."""
+    serving = asyncio.gather(*(await_serving(address, TransportSettings(), READY_S) for address in addresses))
     ended = asyncio.create_task(process.wait())
     try:
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -67,8 +68,8 @@ async def _await_ready(process: asyncio.subprocess.Process, gateway: str, log: P
             raise Unavailable(f"headrace up ended: {last_line(log)} (see {log})")
         await serving
     finally:
-        for task in (serving, ended):
-            task.cancel()
+        serving.cancel()
+        ended.cancel()
         await asyncio.gather(serving, ended, return_exceptions=True)
 
 

