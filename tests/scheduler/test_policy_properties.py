@@ -52,6 +52,19 @@ models = st.lists(
 )
 
 
+def num_blocks(request: Request, block_tokens: int) -> int:
+    """Counted one by one: an answer may write to a block of its own only where the prompt does not fill it."""
+    last = range(request.prompt_tokens + request.max_output_tokens)
+    full = request.prompt_tokens // block_tokens
+    return len(
+        {
+            (None if token // block_tokens < full else answer, token // block_tokens)
+            for answer in range(request.n)
+            for token in last
+        }
+    )
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """`where` follows each submission by its serial; every submission is in exactly one place."""
 
@@ -87,12 +100,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         for serial, place_ in self.where.items():
             if place_ == "new":
                 self.where[serial] = "waiting"
-        for serial, executor_id in list(self.placed_at.items()):
-            request_id = self.by_serial[serial].request_id
-            if self.where[serial] == "placed" and executor_id not in self.state.active.get(request_id, ()):
-                self.where[serial] = "gone"
-                del self.placed_at[serial]
+        for serial in self.placed_at.keys() - self.held():
+            self.where[serial] = "gone"
+            del self.placed_at[serial]
         return commands
+
+    def held(self) -> set[int]:
+        """Serials of the submissions that hold capacity."""
+        ledgers = [executor.ledger for executor in self.state.registry.executors.values()]
+        return {held.request.serial for ledger in ledgers for held in ledger.reservations.values() if held.request}
 
     def _placed(self, request: Request, executor_id: str, precision: Precision) -> None:
         assert self.where[request.serial] in ("new", "waiting")
@@ -101,6 +117,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ever_placed[request.serial] += 1
         executor = self.state.registry.executors[executor_id]
         assert not executor.draining
+        shape, held = executor.ledger.shape, executor.ledger.reservations.values()
+        unknown = [reservation.need for reservation in held if reservation.request is None]
+        slots = sum(h.request.n for h in held if h.request) + sum(need.num_slots for need in unknown)
+        blocks = sum(num_blocks(h.request, shape.block_tokens) for h in held if h.request)
+        assert slots <= shape.num_slots
+        assert blocks + sum(need.num_blocks for need in unknown) <= shape.num_blocks
         assert any(loaded.name == request.model and loaded.precision == precision for loaded in executor.models)
         assert request.precision is Precision.ANY or precision in SERVED_BY[request.precision]
 
@@ -184,15 +206,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def every_submission_is_in_one_place(self) -> None:
         tally = self.state.tally
         waiting = {waiting.request.serial for waiting in self.state.queues.by_id.values()}
-        held = [h for e in self.state.registry.executors.values() for h in e.ledger.reservations.values() if h.request]
+        held = self.held()
         assert waiting == {serial for serial, place_ in self.where.items() if place_ == "waiting"}
-        assert {h.request.serial for h in held if h.request} == set(self.placed_at)
+        assert held == set(self.placed_at)
         over = tally.refused + tally.withdrawn + tally.finished + tally.lost + tally.unstarted
         assert tally.submitted == len(self.where) == len(waiting) + len(held) + over
         assert all(count == 1 for count in self.ever_placed.values()), "placed twice"
 
     @invariant()
-    def capacity_is_never_exceeded(self) -> None:
+    def totals_are_what_is_held(self) -> None:
         for executor in self.state.registry.executors.values():
             ledger = executor.ledger
             held = ledger.reservations.values()
