@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.benchmarks.peers.environment import Environment, Progress, Recipe, run
-from headrace.benchmarks.peers.native_llamacpp import native_server
-from headrace.core.errors import Unavailable
 
 DRIVERS = "headrace.benchmarks.drivers"
 CONTEXT_TOKENS = 512  # a stream; the scenarios need 192
@@ -18,7 +16,7 @@ CONTEXT_TOKENS = 512  # a stream; the scenarios need 192
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What peers are made of: the GGUF, their home folder, a native llama-server ('': build one), the cores."""
+    """What peers are made of: the GGUF, their home folder, a native llama-server ('': the wheel's), the cores."""
 
     gguf: Path
     peers: Path
@@ -51,13 +49,8 @@ def _openvino_genai(environment: Environment, sources: Sources, num_streams: int
 
 
 def _llamacpp(environment: Environment, sources: Sources, num_streams: int, progress: Progress) -> list[Options]:
-    server, note = sources.llama_server, ""
-    if not server:
-        try:
-            server = str(native_server(environment, sources.peers / "llamacpp-install.log", progress))
-        except Unavailable as error:
-            note = f"the wheel's AVX2 server: no native build ({error})"
-            progress(f"llama.cpp: {note}")
+    server = sources.llama_server
+    note = "" if server else "the wheel's AVX2 server; LLAMA_SERVER names a native build, which is faster"
     common = {
         "gguf": str(sources.gguf),
         "server": server,
