@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from headrace.core.errors import EngineFault, Unavailable
 
 REQUIREMENTS = ("optimum-intel[openvino]==2.2.0", "openvino==2026.4.1", "torch==2.13.0")
+# Comes along, serves images only, and where it was built for another torch keeps transformers from loading.
+UNWANTED = ("torchvision",)
 TIMEOUT_S = 4 * 3600.0
 _SCRIPT = Path(__file__).with_name("torch_export.py")
 
@@ -37,9 +39,11 @@ class TorchConverter:
     def install(self) -> None:
         """Makes the environment (some gigabytes of packages). Raises Unavailable in one line."""
         self._stamp.unlink(missing_ok=True)
+        pip = [str(self._python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
         steps = (
             [sys.executable, "-m", "venv", "--clear", str(self._folder)],
-            [str(self._python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *REQUIREMENTS],
+            [*pip, "install", *REQUIREMENTS],
+            [*pip, "uninstall", "--yes", *UNWANTED],
         )
         for step in steps:
             if (said := _run(step)) is not None:
@@ -47,7 +51,10 @@ class TorchConverter:
         self._stamp.write_text(_stamp_text(), encoding="utf-8")
 
     def run(self, source: Path, target: Path, probes: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Writes the graph into `target`; returns the source's own logits [T, V] of each probe. Raises EngineFault."""
+        """Writes the graph into `target`, and in float32 into `target`/whole.
+
+        Returns the source's own logits [T, V] of each probe. Raises EngineFault with the exporter's last words.
+        """
         target.mkdir()
         (target / "probes.json").write_text(json.dumps(probes), encoding="utf-8")
         if (said := _run([str(self._python), str(_SCRIPT), str(source), str(target)])) is not None:

@@ -1,8 +1,10 @@
-"""Runs inside the converter's environment, not in Headrace's: exports a decoder to OpenVINO and computes its logits.
+"""Runs inside the converter's environment, not in Headrace's: exports a decoder to OpenVINO, eight bits a
+weight, and computes its logits.
 
     python torch_export.py SOURCE TARGET
 
-reads TARGET/probes.json (lists of token ids), writes TARGET/openvino_model.xml/.bin and TARGET/logits.npz.
+reads TARGET/probes.json (lists of token ids), writes TARGET/logits.npz, the graph in float32 in TARGET/whole, and
+the one of eight bits in TARGET, each as openvino_model.xml/.bin.
 """
 
 import json
@@ -11,7 +13,9 @@ from pathlib import Path
 
 
 def main(source: Path, target: Path) -> None:
+    import nncf
     import numpy as np
+    import openvino
     import torch
     from optimum.exporters.openvino import main_export
     from optimum.intel import OVConfig
@@ -23,8 +27,12 @@ def main(source: Path, target: Path) -> None:
         logits = [model(torch.tensor([probe])).logits[0].numpy() for probe in probes]
     np.savez(target / "logits.npz", **{str(index): each for index, each in enumerate(logits)})
     del model
-    weights = OVConfig(quantization_config={"bits": 8, "sym": True})
-    main_export(str(source), str(target), task="text-generation-with-past", ov_config=weights, convert_tokenizer=False)
+    whole = target / "whole"
+    task, dtype = "text-generation-with-past", OVConfig(dtype="fp32")
+    main_export(str(source), str(whole), task=task, ov_config=dtype, convert_tokenizer=False)
+    graph = openvino.Core().read_model(whole / "openvino_model.xml")
+    compressed = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
+    openvino.save_model(compressed, target / "openvino_model.xml", compress_to_fp16=False)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,13 @@ def environment(home: Path, program: str) -> None:
 
 def exporter(graph: Path, logits: Path) -> str:
     return f"""
-import shutil, sys
+import os, shutil, sys
 script, source, target = sys.argv[1:]
 assert script.endswith("torch_export.py"), script
-for suffix in (".xml", ".bin"):
-    shutil.copy({str(graph.with_suffix(""))!r} + suffix, target)
+for folder in (target, target + "/whole"):
+    os.makedirs(folder, exist_ok=True)
+    for suffix in (".xml", ".bin"):
+        shutil.copy({str(graph.with_suffix(""))!r} + suffix, folder)
 shutil.copy({str(logits)!r}, target + "/logits.npz")
 """
 
@@ -74,7 +76,7 @@ def test_an_environment_of_other_requirements_is_made_anew(tmp_path: Path, monke
     monkeypatch.setattr(torch_converter, "REQUIREMENTS", ("nothing==0",))
     assert not converter.ready
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(Unavailable, match="decoders cannot be made: exit code 1$"):
+    with pytest.raises(Unavailable, match=r"decoders cannot be made: exit code 1$"):
         converter.install()
     assert not converter.ready
 
