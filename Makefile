@@ -47,5 +47,5 @@ clean: ## remove the environment and what tools left
 	@touch $@
 
 .venv/stamp-dev: .venv/stamp-standalone
-	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet -e '.[standalone]' --group dev  # resolved together: they share bounds on protobuf
 	@touch $@

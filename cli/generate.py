@@ -60,6 +60,7 @@ async def ask(
                 print(flush=True)
     if last is None or last.usage is None:
         raise EngineFault("the stream ended before the answer did")
-    ending = f"{last.finish_reason.name.lower()}, {last.usage.completion_tokens} tokens for {last.usage.prompt_tokens}"
+    usage = last.usage
+    ending = f"{last.finish_reason.name.lower()}, {usage.prompt_tokens} tokens in, {usage.completion_tokens} out"
     Console(stderr=True, highlight=False).print(ending, style="dim")
     return last.request_id

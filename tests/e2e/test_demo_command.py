@@ -29,6 +29,6 @@ def test_the_demo_asks_in_each_class_shows_a_trace_and_stops(tmp_path: Path) -> 
     )
     assert shown.returncode == 0, shown.stderr
     assert all(f"{qos}  {question}" in shown.stdout for qos, question in QUESTIONS.items())
-    assert shown.stderr.count("length, 64 tokens") == len(QUESTIONS)
+    assert shown.stderr.count("tokens in, 64 out") == len(QUESTIONS)
     for span in (signals.GATEWAY_GENERATE, signals.SCHEDULER_QUEUE, signals.EXECUTOR_PREFILL, signals.EXECUTOR_DECODE):
         assert span in shown.stdout
