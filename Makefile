@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)  # protoc looks for its plugins there, the tests for buf
 
 .DEFAULT_GOAL := help
 .PHONY: help run test models check protos bench clean
