@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-export PATH := $(CURDIR)/$(BIN):$(PATH)  # protoc looks for its plugins there, the tests for buf
+# protoc looks for its plugins on the path
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test models check protos bench clean
