@@ -24,7 +24,7 @@ from headrace.scheduler.policy.events import (
     Withdrawn,
 )
 from headrace.scheduler.policy.machine import step
-from headrace.scheduler.policy.placement import Blocked, place
+from headrace.scheduler.policy.placement import Blocked, fits, place
 from headrace.scheduler.policy.registry import SERVED_BY
 from headrace.scheduler.policy.state import Limits, State
 
@@ -231,14 +231,20 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
-        """The first of all that wait has no room anywhere; those after it may be waiting for its sake."""
-        heads = [lane.head for lane in self.state.queues.lanes() if lane.head]
-        if heads:
-            first = min(heads, key=lambda head: head.rank)
-            found = self.state.registry.pool(first.request.model, first.request.precision)
+        """The first of a lane has no room anywhere, save where an earlier one waits for the same executor."""
+        heads = sorted((lane.head for lane in self.state.queues.lanes() if lane.head), key=lambda head: head.rank)
+        kept_for_earlier: set[str] = set()
+        for request in (head.request for head in heads):
+            found = self.state.registry.pool(request.model, request.precision)
             assert found is not None, "nobody is left to serve it"
-            outcome = place(first.request, found[1].members.values(), lambda executor: False)
-            assert isinstance(outcome, Blocked), f"{first.request} has room"
+            members = found[1].members
+            free = [executor for executor in members.values() if executor.executor_id not in kept_for_earlier]
+            assert isinstance(place(request, free, lambda executor: False), Blocked), f"{request} has room"
+            kept_for_earlier |= {
+                executor.executor_id
+                for executor in members.values()
+                if fits(executor.ledger.shape, executor.context_of(request.model), request)
+            }
 
     @invariant()
     def nothing_is_remembered_for_ever(self) -> None:
