@@ -5,7 +5,7 @@ from copy import deepcopy
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import Bounds
@@ -38,12 +38,12 @@ requests = st.builds(
     request_id=st.sampled_from([f"r{i}" for i in range(12)]),
     gateway_id=st.sampled_from(GATEWAYS),
     model=st.sampled_from(MODELS),
-    prompt_tokens=st.integers(-1, 260),
+    prompt_tokens=st.integers(0, 90) | st.integers(-1, 260),
     max_output_tokens=st.integers(0, 60),
     qos_class=st.sampled_from(QosClass),
-    n=st.integers(0, 4),
-    precision=st.sampled_from(Precision),
-    deadline_s=st.none() | st.floats(0, 20),
+    n=st.sampled_from([1, 1, 1, 2, 3, 4, 0]),
+    precision=st.sampled_from([Precision.ANY, *Precision]),
+    deadline_s=st.none() | st.floats(0, 30),
 )
 models = st.lists(
     st.builds(LoadedModel, st.sampled_from(MODELS), st.sampled_from(Precision), st.sampled_from([128, 300])),
@@ -133,20 +133,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.by_serial[self.serial] = request
         return Submitted(request)
 
+    @initialize()
+    def begin(self) -> None:
+        """Two executors, so that most runs have somebody to place on."""
+        loaded = (LoadedModel("m", Precision.INT8, 300), LoadedModel("other", Precision.FP32, 300))
+        self.happen(ExecutorEnlisted("e1", "a:1", loaded, 6, 40, 16))
+        self.happen(ExecutorEnlisted("e2", "a:2", loaded[:1], 3, 20, 16))
+
     @rule(fields=requests)
     def submit(self, fields: dict) -> None:
         self.happen(self.submitted(fields))
 
-    @rule(many=st.lists(requests, min_size=2, max_size=6), executor_id=st.sampled_from(EXECUTORS))
+    @rule(many=st.lists(requests, min_size=2, max_size=8), executor_id=st.sampled_from(EXECUTORS))
     def gathered(self, many: list[dict], executor_id: str) -> None:
         self.happen(Gathered((*map(self.submitted, many), ExecutorReported(executor_id))))
 
     @rule(
         executor_id=st.sampled_from(EXECUTORS),
         loaded=models,
-        num_slots=st.integers(0, 5),
-        num_blocks=st.integers(0, 40),
-        block_tokens=st.sampled_from([0, 8, 16]),
+        num_slots=st.integers(3, 9) | st.integers(0, 2),
+        num_blocks=st.integers(20, 60) | st.integers(0, 20),
+        block_tokens=st.sampled_from([16, 8, 16, 8, 0]),
         data=st.data(),
     )
     def enlist(
@@ -197,7 +204,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def withdraw(self, gateway_id: str, request_id: str) -> None:
         self.happen(Withdrawn(gateway_id, request_id))
 
-    @rule(seconds=st.floats(-5, 12))
+    @rule(seconds=st.floats(-2, 4) | st.floats(-5, 12))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.happen(Tick())
