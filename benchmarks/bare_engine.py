@@ -19,7 +19,7 @@ class BareLoop:
         """Seconds from the prompt's token ids to its first token."""
         begun = time.perf_counter()
         output = self._engine.forward(self.plan(prompt))
-        int(output.candidate_ids[0, 0])
+        int(output.best[0][0])
         return time.perf_counter() - begun
 
     def plan(self, prompt: Sequence[int]) -> StepPlan:

@@ -254,8 +254,11 @@ class Worker:
         self.num_steps += 1
         self.num_tokens += sum(row.num_tokens for row in rows)
         wanted = 0
-        greedy = output.candidate_ids[:, 0].tolist()
-        finite = np.isfinite(output.candidate_logits[:, 0]).tolist()
+        best_ids, best_logits = output.best
+        greedy = [
+            token if finite else None
+            for token, finite in zip(best_ids.tolist(), np.isfinite(best_logits).tolist(), strict=True)
+        ]
         now_ns = time.time_ns()
         for row in rows:
             sequence = row.sequence
@@ -265,7 +268,7 @@ class Worker:
                 if not sequence.num_answer_tokens:
                     sequence.first_token_ns = now_ns
                     self._fork(sequence, output, wanted, result)
-                self._choose(sequence, output, wanted, greedy[wanted] if finite[wanted] else None, result)
+                self._choose(sequence, output, wanted, greedy[wanted], result)
                 wanted += 1
         self._remove_finished(result)
 

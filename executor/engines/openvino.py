@@ -8,7 +8,6 @@ anywhere.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
@@ -26,17 +25,45 @@ _GROUP = 64  # vocabulary entries a group in the two-stage top-k
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-@dataclass(frozen=True, slots=True)
 class OpenVinoOutput:
-    """Views of the last step's output tensors."""
+    """Views of the last step's output tensors: each row's K best entries in no order, and all its logits.
 
-    candidate_ids: Int32
-    candidate_logits: Float32
-    all_logits: Float32
+    The graph's own stable sort costs more than the rest of the step, so the order is made here, when asked for.
+    """
+
+    def __init__(self, ids: Int32, values: Float32, logits: Float32) -> None:
+        self._ids = ids
+        self._values = values
+        self._logits = logits
+        self._ordered: tuple[Int32, Float32] | None = None
+
+    @property
+    def best(self) -> tuple[Int32, Float32]:
+        best: Float32 = self._values.max(axis=1)
+        ids: Int32 = np.where(self._values == best[:, None], self._ids, self._logits.shape[1]).min(axis=1)
+        return ids, best
+
+    @property
+    def candidate_ids(self) -> Int32:
+        return self._in_order()[0]
+
+    @property
+    def candidate_logits(self) -> Float32:
+        return self._in_order()[1]
 
     def logits(self, row: int) -> Float32:
-        row_logits: Float32 = self.all_logits[row]
+        row_logits: Float32 = self._logits[row]
         return row_logits
+
+    def _in_order(self) -> tuple[Int32, Float32]:
+        if self._ordered is None:
+            order = np.lexsort((self._ids, -self._values))
+            ids, values = (np.take_along_axis(array, order, axis=1) for array in (self._ids, self._values))
+            for row, last in enumerate(values[:, -1]):
+                ties = np.count_nonzero(values[row] == last)  # which of the equal ones came in was the graph's choice
+                ids[row, -ties:] = np.flatnonzero(self._logits[row] == last)[:ties]
+            self._ordered = ids, values
+        return self._ordered
 
 
 class OpenVinoEngine:
@@ -120,7 +147,9 @@ class OpenVinoEngine:
         rows = len(plan.wanted_tokens)
         logits = self._request.get_tensor("logits").data.reshape(rows, -1)
         return OpenVinoOutput(
-            self._request.get_tensor("candidate_ids").data, self._request.get_tensor("candidate_logits").data, logits
+            self._request.get_tensor("candidate_ids").data,
+            self._request.get_tensor("candidate_logits").data,
+            logits,
         )
 
     def copy_block(self, source: int, target: int) -> None:
@@ -165,7 +194,7 @@ def _keep_wanted_rows(model: ov.Model) -> ov.Output:
 
 
 def _report_candidates(logits: ov.Output, model: ov.Model) -> None:
-    """Adds outputs candidate_ids and candidate_logits [R, K], most probable first, equal logits by lower id.
+    """Adds outputs candidate_ids and candidate_logits [R, K]: the most probable tokens, in no order.
 
     Two stages, since one top-k over the whole vocabulary costs several times as much: the K best entries lie in the K
     groups of greatest maximum.
@@ -189,7 +218,7 @@ def _report_candidates(logits: ov.Output, model: ov.Model) -> None:
         ops.constant(min(k, width // _GROUP), dtype=np.int32),
         1,
         "max",
-        "index",
+        "none",
         index_element_type="i32",
     ).output(1)
     members = ops.reshape(
@@ -197,7 +226,7 @@ def _report_candidates(logits: ov.Output, model: ov.Model) -> None:
         ops.constant([0, -1], dtype=np.int64),
         True,
     )
-    best = ops.topk(members, ops.constant(k, dtype=np.int32), 1, "max", "value", index_element_type="i32", stable=True)
+    best = ops.topk(members, ops.constant(k, dtype=np.int32), 1, "max", "none", index_element_type="i32")
     place = best.output(1)
     group = ops.gather(
         best_groups,

@@ -62,6 +62,11 @@ class StepOutput(Protocol):
     """The wanted rows' results; valid until the engine's next forward."""
 
     @property
+    def best(self) -> tuple[Int32, Float32]:
+        """Each row's most probable token [R], of equal ones the lowest id, and its logit [R]. Cheap, unlike the rest;
+        no token where the logit is not a finite number."""
+
+    @property
     def candidate_ids(self) -> Int32:
         """[R, K], most probable first; equal logits by lower id."""
 

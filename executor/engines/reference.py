@@ -42,6 +42,10 @@ class ReferenceOutput:
     candidate_logits: Float32
     all_logits: Float32
 
+    @property
+    def best(self) -> tuple[Int32, Float32]:
+        return self.candidate_ids[:, 0], self.candidate_logits[:, 0]
+
     def logits(self, row: int) -> Float32:
         row_logits: Float32 = self.all_logits[row]
         return row_logits

@@ -51,6 +51,7 @@ class Run:
     past: int = 0
     rows: list[Float32] = field(default_factory=list)
     candidates: list[tuple[NDArray[np.int32], Float32]] = field(default_factory=list)
+    best: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Driver:
@@ -95,6 +96,7 @@ class Driver:
         for row, (run, count) in enumerate(zip(runs, counts, strict=True)):
             run.past += count
             run.rows.append(output.logits(row).copy())
+            run.best.append((int(output.best[0][row]), float(output.best[1][row])))
             run.candidates.append((output.candidate_ids[row].copy(), output.candidate_logits[row].copy()))
 
     def prefill(self, runs: Sequence[Run]) -> None:

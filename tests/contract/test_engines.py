@@ -48,6 +48,8 @@ def test_candidates_are_the_rows_best_in_order(driver: Any) -> None:
             order = np.argsort(-row, kind="stable")[: len(ids)]  # equal logits by lower id
             assert ids.tolist() == order.tolist()
             assert np.array_equal(values, row[order])
+        for row, (token, logit) in zip(run.rows, run.best, strict=True):
+            assert (token, logit) == (np.argmax(row), row.max())
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 16])

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.executor.planner import chunk_tokens, plan_rows
 
-POPULATION = st.lists(
-    st.tuples(st.integers(1, 600), st.integers(0, 600), st.integers(0, 3)), max_size=20
-)
+POPULATION = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 600), st.integers(0, 3)), max_size=20)
 
 
 def sequences(population):

@@ -26,6 +26,7 @@ class Rows:
         order = [ordered_prefix(row, len(row))[:num_candidates] for row in self._logits]
         self.candidate_ids = np.array(order, np.int32)
         self.candidate_logits = np.take_along_axis(self._logits, self.candidate_ids, axis=1)
+        self.best = self.candidate_ids[:, 0], self.candidate_logits[:, 0]
 
     def logits(self, row: int) -> NDArray[np.float32]:
         return self._logits[row]

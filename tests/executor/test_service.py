@@ -178,9 +178,7 @@ async def test_a_lost_gateway_leaves_nothing_behind(tmp_path):
         (pb.Start(request_id="x", model="reference", token_ids=b"abc"), "INVALID_REQUEST", "token_ids"),
         (pb.Start(request_id="x", model="reference", token_ids=bytes(4)), "INVALID_REQUEST", "sampling.max_tokens"),
         (
-            pb.Start(
-                request_id="x", model="reference", token_ids=b"\xff\xff\xff\xff", sampling=Sampling(max_tokens=1)
-            ),
+            pb.Start(request_id="x", model="reference", token_ids=b"\xff\xff\xff\xff", sampling=Sampling(max_tokens=1)),
             "INVALID_REQUEST",
             "token_ids",
         ),
@@ -242,8 +240,8 @@ async def test_spans_hang_under_the_request_and_link_to_the_batch(tmp_path):
         assert spans["executor.prefill"].end_time == spans["executor.decode"].start_time
 
 
-async def test_it_enlists_again_with_what_runs(tmp_path):
-    async with suite(tmp_path, reference_step_ms=10) as (stub, scheduler, _):
+async def test_it_enlists_with_what_it_has(tmp_path):
+    async with suite(tmp_path, reference_step_ms=10) as (_, scheduler, _):
         assert scheduler.enlistments[0].models[0].name == "reference"
         assert scheduler.enlistments[0].num_slots == 8
 
