@@ -58,7 +58,8 @@ class OpenVinoOutput:
     def _in_order(self) -> tuple[Int32, Float32]:
         if self._ordered is None:
             order = np.lexsort((self._ids, -self._values))
-            ids, values = (np.take_along_axis(array, order, axis=1) for array in (self._ids, self._values))
+            ids: Int32 = np.take_along_axis(self._ids, order, axis=1)
+            values: Float32 = np.take_along_axis(self._values, order, axis=1)
             for row, last in enumerate(values[:, -1]):
                 ties = np.count_nonzero(values[row] == last)  # which of the equal ones came in was the graph's choice
                 ids[row, -ties:] = np.flatnonzero(self._logits[row] == last)[:ties]
