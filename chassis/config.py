@@ -93,7 +93,7 @@ class ExecutorSettings(_Section):
     threads: int = Field(0, ge=0, description="0: all cores")
     num_slots: int = Field(64, ge=1, le=4096)
     kv_bytes: int = Field(4 * 2**30, ge=2**20)
-    step_tokens: int = Field(320, ge=2, description="most tokens in one step: decodes first, then prefill chunks")
+    step_tokens: int = Field(640, ge=2, description="most tokens in one step: decodes first, then prefill chunks")
 
 
 class PreprocessSettings(_Section):

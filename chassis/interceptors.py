@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.chassis.status import abort
-from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
+from headrace.core.errors import Draining, EngineFault, HeadraceError, InvalidRequest
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,10 @@ class _Undecodable:
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Turns what a handler raises into a status, for all four kinds of call."""
+    """Turns what a handler raises into a status, for all four kinds of call. Once `leaving`, refuses every new call."""
+
+    def __init__(self) -> None:
+        self.leaving = False
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -40,6 +43,8 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None:
             return None
+        if self.leaving:
+            return grpc.unary_stream_rpc_method_handler(_refuse_leaving)
         deserialise = _guarded(handler.request_deserializer) if handler.request_deserializer else None
         for kind, make in (
             ("unary_unary", grpc.unary_unary_rpc_method_handler),
@@ -56,6 +61,11 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
                 wrap = _answers_many if inspect.isasyncgenfunction(behaviour) else _answers_once
                 return make(wrap(behaviour), deserialise, handler.response_serializer)
         return handler
+
+
+async def _refuse_leaving(request: bytes, context: _Context) -> AsyncIterator[bytes]:
+    await abort(context, Draining("the service is leaving"))
+    yield b""
 
 
 def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Awaitable[Any]]:

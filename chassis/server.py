@@ -1,5 +1,6 @@
 """The server of a service: standard health and reflection, our interceptors, bounded drain."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from headrace.chassis.config import TransportSettings
 from headrace.chassis.health import Health
 from headrace.chassis.interceptors import StatusInterceptor
 from headrace.core.errors import ConfigError
+
+_SETTLE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ async def serve(
     `register` adds the servicers, `services` are their full names. Not ready until `set_ready(True)`.
     Raises ConfigError where the address cannot be bound.
     """
-    server = grpc.aio.server(options=channel_options(transport), interceptors=[StatusInterceptor()])
+    interceptor = StatusInterceptor()
+    server = grpc.aio.server(options=channel_options(transport), interceptors=[interceptor])
     health = Health(services)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     register(server)
@@ -57,4 +61,7 @@ async def serve(
         yield handle
     finally:
         health.leave()
+        # grpc cancels a call that arrives in the moment of stopping; refused first, its caller knows to go elsewhere
+        interceptor.leaving = True
+        await asyncio.sleep(_SETTLE_S)
         await server.stop(transport.drain_s)
