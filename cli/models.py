@@ -14,13 +14,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from headrace.chassis.config import default_home
+from headrace.chassis.config import load_settings
 from headrace.models.manifest import FILE_NAME, verify
 from headrace.models.repository import Repository
 
 app = typer.Typer(no_args_is_help=True, help="Add, list, show and remove models.")
 
-Home = Annotated[Path, typer.Option(default_factory=default_home, help="The folder that holds the models.")]
+
+def configured_home() -> Path:
+    """models.home as the environment says."""
+    return load_settings().models.home
+
+
+Home = Annotated[Path, typer.Option(default_factory=configured_home, help="The folder that holds the models.")]
 
 
 @app.command()
