@@ -32,7 +32,7 @@ _MAX_CONSECUTIVE_FAULTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One sequence's new token, its end, or its failure. `started_answer` and times are for the trace."""
+    """One sequence's new token, its end, or its failure. `sequence` is for the trace: its times and counts."""
 
     job: Job
     index: int
@@ -136,6 +136,7 @@ class Worker:
         )
 
     def _run(self) -> None:
+        result = StepResult()
         try:
             while not self._stopping:
                 result = StepResult()
@@ -148,13 +149,29 @@ class Worker:
                 if not self._sequences and not self._inbox:
                     self._rest()
         except Exception as error:
-            log.exception("the step loop stops")
-            self._failed(error)
+            self._stop(error, result)
         finally:
             for sequence in self._sequences:
                 sequence.release()
             self._sequences.clear()
             self._open_answers.clear()
+
+    def _stop(self, error: Exception, result: StepResult) -> None:
+        """The loop cannot go on: whoever is in it or waits for it is told, after what `result` has already."""
+        incident = secrets.token_hex(6)
+        log.error("the step loop stops, incident %s", incident, exc_info=error)
+        fault = EngineFault(f"the executor stops, incident {incident}")
+        for sequence in self._sequences:
+            sequence.finish = FinishReason.FAULT
+            result.deltas.append(Delta(sequence.job, sequence.index, error=fault, sequence=sequence))
+        self._remove_finished(result)
+        for message in self._inbox:
+            if isinstance(message, Job):
+                result.deltas.append(Delta(message, 0, error=fault))
+                result.finished.append(message.request_id)
+        self._inbox.clear()
+        self._deliver(result)
+        self._failed(error)
 
     def _rest(self) -> None:
         if not self._wake.wait(_IDLE_RELEASE_S if self._dirty else None):
@@ -383,5 +400,4 @@ class Worker:
         self._remove_finished(result)
         self._faults += 1
         if self._faults >= _MAX_CONSECUTIVE_FAULTS:
-            self._deliver(result)
             raise error
