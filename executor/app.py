@@ -74,7 +74,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
 
     async with open_channel(own.scheduler, settings.transport) as channel:
         link = EnlistLink(channel, enlistment, lambda: worker.status())
-        service = ExecutorService(executor_id, entry.info.name, tracer, link)
+        service = ExecutorService(executor_id, entry.info.name, tracer, link, settings.transport.max_message_bytes)
         worker = Worker(
             engine,
             entry.info.eos_token_ids,
@@ -107,6 +107,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
                             with contextlib.suppress(TimeoutError):
                                 async with asyncio.timeout(settings.transport.drain_s):
                                     await link.idle.wait()
+                            service.close_sessions()
                             watch.cancel()
                             enlisting.cancel()
         finally:

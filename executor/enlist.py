@@ -1,6 +1,7 @@
 """Membership: one long-lived stream to the scheduler, enlisting again whenever it breaks."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
@@ -17,6 +18,16 @@ _LONGEST_BACKOFF_S = 2.0
 _FIRST_LEASE_S = 3.0
 
 
+class _Reports:
+    """What one stream has still to say. A broken stream keeps its own: its writer may yet wake, and must take nothing
+    from the next."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.finished: list[str] = []
+        self.wake = asyncio.Event()
+
+
 class EnlistLink:
     """`enlistment()` describes the executor afresh at each try; `status()` gives the counts of a report."""
 
@@ -27,9 +38,7 @@ class EnlistLink:
         self._enlistment = enlistment
         self._status = status
         self._running: set[str] = set()
-        self._started: list[str] = []
-        self._finished: list[str] = []
-        self._wake = asyncio.Event()
+        self._reports = _Reports()
         self._lease_s = _FIRST_LEASE_S
         self.enlisted = asyncio.Event()
         self.idle = asyncio.Event()  # nothing runs here
@@ -38,20 +47,20 @@ class EnlistLink:
 
     def report(self, started: list[str], finished: list[str]) -> None:
         """Goes out with the next frame, at once. A request that starts and finishes in one turn is in both lists."""
-        self._started += started
-        self._finished += finished
+        self._reports.started += started
+        self._reports.finished += finished
         self._running.update(started)
         self._running.difference_update(finished)
         if self._running:
             self.idle.clear()
         else:
             self.idle.set()
-        self._wake.set()
+        self._reports.wake.set()
 
     def drain(self) -> None:
         """Tells the scheduler to place nothing more here."""
         self.draining = True
-        self._wake.set()
+        self._reports.wake.set()
 
     async def run(self) -> None:
         """Keeps the executor enlisted until cancelled."""
@@ -74,17 +83,15 @@ class EnlistLink:
     async def _frames(self) -> AsyncIterator[pb.EnlistRequest]:
         enlistment = self._enlistment()
         enlistment.running_request_ids.extend(self._running)
-        self._started, self._finished = [], []  # the enlistment says it all
+        reports = self._reports = _Reports()  # the enlistment says all that was before
         yield pb.EnlistRequest(enlistment=enlistment)
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):  # then it is a heartbeat
                 async with asyncio.timeout(self._lease_s / 3):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass  # a heartbeat
-            self._wake.clear()
-            started, self._started = self._started, []
-            finished, self._finished = self._finished, []
+                    await reports.wake.wait()
+            reports.wake.clear()
+            started, reports.started = reports.started, []
+            finished, reports.finished = reports.finished, []
             status = self._status()
             yield pb.EnlistRequest(
                 report=pb.ExecutorReport(

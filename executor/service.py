@@ -6,7 +6,6 @@ Runs on the event loop; the worker's thread hands results over once a step.
 import asyncio
 import itertools
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator
 
 import grpc
@@ -14,6 +13,7 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.executor.v1 import executor_pb2 as pb
 from headrace.api.executor.v1 import executor_pb2_grpc
+from headrace.chassis.outbox import Outbox
 from headrace.chassis.status import to_fault
 from headrace.core.errors import Draining, HeadraceError, ModelNotFound
 from headrace.executor.codec import to_job, to_output
@@ -22,36 +22,18 @@ from headrace.executor.spans import record
 from headrace.executor.worker import StepResult, Worker
 
 
-class Session:
-    """What waits to go down one gateway's stream."""
-
-    def __init__(self) -> None:
-        self._outputs: list[pb.Output] = []
-        self._ready = asyncio.Event()
-
-    def push(self, outputs: list[pb.Output]) -> None:
-        self._outputs += outputs
-        self._ready.set()
-
-    async def frames(self) -> AsyncIterator[pb.ExecuteResponse]:
-        """A frame carries whatever has gathered while the last was being sent."""
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            outputs, self._outputs = self._outputs, []
-            if outputs:
-                yield pb.ExecuteResponse(outputs=outputs)
-
-
 class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     """Gateways' sessions over one worker. `enlist` tells the scheduler what started and finished."""
 
-    def __init__(self, executor_id: str, model: str, tracer: Tracer, enlist: EnlistLink) -> None:
+    def __init__(
+        self, executor_id: str, model: str, tracer: Tracer, enlist: EnlistLink, max_message_bytes: int
+    ) -> None:
         self._executor_id = executor_id
         self._model = model
         self._tracer = tracer
         self._enlist = enlist
-        self._sessions: dict[int, Session] = {}
+        self._max_message_bytes = max_message_bytes
+        self._sessions: dict[int, Outbox[pb.Output]] = {}
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
         self.worker: Worker | None = None
@@ -62,14 +44,11 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._loop.call_soon_threadsafe(self._distribute, result)
 
     def _distribute(self, result: StepResult) -> None:
-        outputs: defaultdict[int, list[pb.Output]] = defaultdict(list)
         now_ns = time.time_ns()
         for delta in result.deltas:
-            outputs[delta.job.session].append(to_output(delta))
+            if session := self._sessions.get(delta.job.session):
+                session.put(to_output(delta))
             record(self._tracer, self._executor_id, delta, now_ns)
-        for number, members in outputs.items():
-            if session := self._sessions.get(number):
-                session.push(members)
         if result.started or result.finished:
             self._enlist.report(result.started, result.finished)
 
@@ -78,36 +57,37 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         request_iterator: AsyncIterator[pb.ExecuteRequest],
         context: grpc.aio.ServicerContext[pb.ExecuteRequest, pb.ExecuteResponse],
     ) -> AsyncIterator[pb.ExecuteResponse]:
-        number, session = next(self._numbers), Session()
+        number, session = next(self._numbers), Outbox[pb.Output](self._max_message_bytes)
         self._sessions[number] = session
         reader = asyncio.create_task(self._read(request_iterator, number, session))
-        frames = session.frames()
+        reader.add_done_callback(lambda _: session.close())
         try:
-            while not reader.done():
-                frame = asyncio.ensure_future(anext(frames))
-                await asyncio.wait((frame, reader), return_when=asyncio.FIRST_COMPLETED)
-                if frame.done():
-                    yield frame.result()
-                else:
-                    frame.cancel()
-            reader.result()
+            async for outputs in session.frames():
+                yield pb.ExecuteResponse(outputs=outputs)
+            if reader.done():
+                reader.result()
         finally:
             del self._sessions[number]
             reader.cancel()
             self._worker.cancel(number)
+
+    def close_sessions(self) -> None:
+        """Ends every stream after what waits on it: nothing more will come."""
+        for session in self._sessions.values():
+            session.close()
 
     @property
     def _worker(self) -> Worker:
         assert self.worker is not None
         return self.worker
 
-    async def _read(self, frames: AsyncIterator[pb.ExecuteRequest], number: int, session: Session) -> None:
+    async def _read(self, frames: AsyncIterator[pb.ExecuteRequest], number: int, session: Outbox[pb.Output]) -> None:
         async for frame in frames:
             for start in frame.starts:
                 try:
                     self._start(start, number)
                 except HeadraceError as error:
-                    session.push([pb.Output(request_id=start.request_id, fault=to_fault(error))])
+                    session.put(pb.Output(request_id=start.request_id, fault=to_fault(error)))
                     self._enlist.report([], [start.request_id])
             for request_id in frame.cancelled_request_ids:
                 self._worker.cancel(number, request_id)

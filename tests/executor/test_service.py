@@ -1,7 +1,7 @@
 """The executor over real sockets with the reference engine: answers, cancels, faults, membership, everything back."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 import numpy as np
@@ -29,6 +29,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.enlistments = []
         self.started = []
         self.finished = []
+        self.hang_ups = 0
+        self.lease_ms = 1000
         self.changed = asyncio.Condition()
 
     async def Enlist(self, request_iterator, context):
@@ -40,7 +42,10 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self.finished += frame.report.finished_request_ids
             async with self.changed:
                 self.changed.notify_all()
-            yield scheduler_pb2.EnlistResponse(lease_ms=1000)
+            yield scheduler_pb2.EnlistResponse(lease_ms=self.lease_ms)
+            if self.hang_ups:
+                self.hang_ups -= 1
+                return
 
     async def until(self, condition):
         async with asyncio.timeout(20), self.changed:
@@ -48,9 +53,9 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
 
 @asynccontextmanager
-async def suite(tmp_path, **executor):
+async def suite(tmp_path, scheduler=None, drain_s=30, **executor):
     reference.install(tmp_path)
-    scheduler = Scheduler()
+    scheduler = scheduler or Scheduler()
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -65,6 +70,7 @@ async def suite(tmp_path, **executor):
             None,
             {
                 "models": {"home": tmp_path},
+                "transport": {"drain_s": drain_s},
                 "executor": {
                     "listen": "127.0.0.1:0",
                     "scheduler": handle.address,
@@ -244,6 +250,30 @@ async def test_it_enlists_with_what_it_has(tmp_path):
     async with suite(tmp_path, reference_step_ms=10) as (_, scheduler, _):
         assert scheduler.enlistments[0].models[0].name == "reference"
         assert scheduler.enlistments[0].num_slots == 8
+
+
+async def test_what_is_finished_after_a_broken_stream_is_reported_on_the_next(tmp_path):
+    scheduler = Scheduler()
+    scheduler.hang_ups, scheduler.lease_ms = 1, 60_000  # no heartbeat hides a report that is lost
+    async with suite(tmp_path, scheduler) as (stub, _, _):
+        await scheduler.until(lambda: len(scheduler.enlistments) == 2)
+        call = stub.Execute()
+        await call.write(pb.ExecuteRequest(starts=[make_start("after")]))
+        await collect(call, 1)
+        await scheduler.until(lambda: scheduler.finished == ["after"])
+        assert scheduler.started == ["after"]
+
+
+async def test_leaving_does_not_wait_for_a_gateway_that_only_keeps_its_stream_open(tmp_path):
+    async with asyncio.timeout(30), AsyncExitStack() as gateway:
+        async with suite(tmp_path, drain_s=600) as (_, scheduler, _):
+            address = scheduler.enlistments[0].address
+            channel = await gateway.enter_async_context(grpc.aio.insecure_channel(address))
+            call = ExecutorServiceStub(channel).Execute()
+            await call.write(pb.ExecuteRequest(starts=[make_start("done")]))
+            await collect(call, 1)
+            await scheduler.until(lambda: scheduler.finished == ["done"])
+        assert await call.read() is grpc.aio.EOF
 
 
 async def test_a_step_budget_that_starves_prefills_is_refused(tmp_path):
