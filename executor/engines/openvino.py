@@ -28,7 +28,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 class OpenVinoOutput:
     """Views of the last step's output tensors: each row's K best entries in no order, and all its logits.
 
-    The graph's own stable sort costs more than the rest of the step, so the order is made here, when asked for.
+    The graph's own stable sort takes a large part of a step, so the order is made here, when asked for.
     """
 
     def __init__(self, ids: Int32, values: Float32, logits: Float32) -> None:
