@@ -8,7 +8,7 @@ from headrace.core.errors import EngineNotReady, InvalidRequest
 from headrace.models import reference
 from headrace.models.convert import convert
 from headrace.models.fetch import fetch
-from headrace.models.manifest import Manifest, file_digest, folder_digest, verify
+from headrace.models.manifest import Manifest, file_digest, folder_digest, is_current, verify
 from headrace.models.repository import ModelEntry, Repository
 from headrace.models.source import Found, Source, Wheel, default_name, find, parse
 from headrace.models.store import Store, check_name
@@ -95,7 +95,7 @@ def _installed(home: Path, name: str, digest: str, force: bool) -> ModelEntry | 
         verify(entry)
     except EngineNotReady:
         return None  # damaged: made again
-    return entry
+    return entry if is_current(entry.folder) else None
 
 
 def _license(source: Source, path: Path) -> str:

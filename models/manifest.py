@@ -11,6 +11,7 @@ from headrace.core.errors import EngineNotReady
 from headrace.models.repository import ModelEntry
 
 FILE_NAME = "model.toml"
+CONVERTER = 2  # counts up when conversion changes what it stores: a model of an older one is made again by `add`
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Manifest:
     license: str
     weights: str
     check: Mapping[str, str | int | float] = field(default_factory=dict)
+    converter: int = CONVERTER
 
 
 def file_digest(path: Path) -> str:
@@ -54,6 +56,12 @@ def render(manifest: Manifest, files: Mapping[str, str]) -> str:
 def _value(value: str | int | float | tuple[int, ...]) -> str:
     # A JSON value of these types is the same TOML value, save DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def is_current(folder: Path) -> bool:
+    """Whether this release's conversion made the model."""
+    data = tomllib.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+    return bool(data.get("converter", 1) == CONVERTER)
 
 
 def read_files(folder: Path) -> dict[str, str]:

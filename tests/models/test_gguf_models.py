@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
 from tokenizers import Tokenizer
 
@@ -53,6 +54,29 @@ def test_rounded_zero_points_are_refused_and_restored(tmp_path: Path, write_gguf
     assert gguf_weights.restore(file, graph) == 14  # seven matrices a layer
     check.compare(expected, Graph(graph).outputs(PROBES.tolist()), check.QUANTISED_DECODER)
     assert gguf_weights.restore(file, graph) == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "width"), [((576, 1536), 96), ((64,), 64), ((2048, 8192), 128), ((96, 160), 32), ((33,), 32)]
+)
+def test_groups_are_as_wide_as_every_row_allows(lengths: tuple[int, ...], width: int) -> None:
+    assert gguf_weights.group_width(lengths) == width
+
+
+@pytest.mark.parametrize(("weights", "width"), [("Q4_1", "64"), ("Q4_0", None)])
+def test_the_graph_says_how_wide_its_groups_are(
+    tmp_path: Path, write_gguf: Write, add: Add, weights: str, width: str | None
+) -> None:
+    entry = add(tmp_path, write_gguf(tmp_path / "tiny.gguf", weights=weights))
+    model = ov.Core().read_model(entry.graph)
+    options = model.get_rt_info("runtime_options").value if model.has_rt_info("runtime_options") else {}
+    assert options.get("DYNAMIC_QUANTIZATION_GROUP_SIZE") == width
+    widths = {
+        node.get_shape()[-1]
+        for node in model.get_ops()
+        if node.get_type_name() == "Constant" and node.get_element_type() in (ov.Type.u4, ov.Type.u8)
+    } - {1}
+    assert widths == {int(width or gguf_weights.FILE_GROUP)}
 
 
 def test_weights_of_another_file_are_not_taken(tmp_path: Path, write_gguf: Write) -> None:

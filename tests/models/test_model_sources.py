@@ -11,6 +11,7 @@ from headrace.core.errors import EngineFault, InvalidRequest, Unavailable
 from headrace.models import fetch, source
 from headrace.models.add import add as add_model
 from headrace.models.hub import wanted_files
+from headrace.models.manifest import CONVERTER
 from headrace.models.repository import ModelEntry
 from headrace.models.source import CATALOGUE, Format, Hub, Local, default_name, find, parse
 
@@ -155,6 +156,14 @@ def test_adding_again_does_nothing_unless_the_files_are_damaged(tmp_path: Path, 
     assert add_model(tmp_path, model, silent).changed
     assert graph.stat().st_size > 1000
     assert add_model(tmp_path, model, silent, force=True).changed
+
+
+def test_a_model_of_an_older_conversion_is_made_again(tmp_path: Path, write_bert: Write) -> None:
+    model = str(write_bert(tmp_path / "model"))
+    manifest = add_model(tmp_path, model, silent).entry.folder / "model.toml"
+    manifest.write_text(manifest.read_text().replace(f"converter = {CONVERTER}\n", ""))
+    assert add_model(tmp_path, model, silent).changed
+    assert f"converter = {CONVERTER}" in manifest.read_text()
 
 
 def test_other_content_of_the_same_name_wants_force(tmp_path: Path, write_bert: Write, add: Add) -> None:
