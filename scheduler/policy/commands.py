@@ -15,6 +15,9 @@ class CloseReason(IntEnum):
     TOKEN_BUDGET = 2
     CAPACITY = 3
     IDLE = 4
+    BUCKET = 5
+    WINDOW = 6
+    DEADLINE = 7
 
 
 class WaitReason(StrEnum):
@@ -41,8 +44,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Displacement:
+    """A running request that gives its slot, and with `drop_kv` its blocks, to another until it is resumed."""
+
+    request_id: str
+    drop_kv: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
-    """One request of a batch: the precision that will serve it, and how it waited.
+    """One request of a batch: the precision that will serve it, how it waited, who makes room for it.
 
     `position` is how many of its model were ahead of it when it came.
     """
@@ -52,6 +63,7 @@ class Member:
     position: int
     wait_reason: WaitReason
     waited_s: float
+    displaced: tuple[Displacement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,14 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """These displaced requests of the executor have their slots, and where they lost them their blocks, again."""
+
+    executor_id: str
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Renew:
     """The executor's lease runs from now."""
 
@@ -96,4 +116,4 @@ class Dismiss:
     refusal: Refusal
 
 
-Command = Dispatch | Refuse | Drop | Renew | Dismiss
+Command = Dispatch | Refuse | Drop | Resume | Renew | Dismiss

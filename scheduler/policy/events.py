@@ -63,8 +63,20 @@ class GatewayLost:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSample:
+    """What one step of an executor's engine took: sequences that decoded, prompt tokens beside them, seconds."""
+
+    num_decodes: int
+    prefill_tokens: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutorEnlisted:
-    """An executor offers its capacity, for the first time or again. `running_ids` run on it now."""
+    """An executor offers its capacity, for the first time or again.
+
+    `running_ids` are on it now; those also in `paused_ids` were displaced and hold no slot.
+    """
 
     executor_id: str
     address: str
@@ -73,16 +85,23 @@ class ExecutorEnlisted:
     num_blocks: int
     block_tokens: int
     running_ids: tuple[str, ...] = ()
+    paused_ids: tuple[str, ...] = ()
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReported:
-    """A heartbeat with what has started and finished since the last one."""
+    """A heartbeat with what has started and finished since the last one, and how long some of the steps took.
+
+    `output_tokens` stand beside `finished_ids`, one for one, or are empty where they are not known.
+    """
 
     executor_id: str
     started_ids: tuple[str, ...] = ()
     finished_ids: tuple[str, ...] = ()
     draining: bool = False
+    output_tokens: tuple[int, ...] = ()
+    steps: tuple[StepSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Start(_message.Message):
     TRACE_FIELD_NUMBER: _builtins.int
     BATCH_TRACE_FIELD_NUMBER: _builtins.int
     BATCH_ID_FIELD_NUMBER: _builtins.int
+    DISPLACED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     model: _builtins.str
     precision: _types_pb2.Precision.ValueType
@@ -75,6 +76,10 @@ class Start(_message.Message):
     def trace(self) -> _types_pb2.TraceContext: ...
     @_builtins.property
     def batch_trace(self) -> _types_pb2.TraceContext: ...
+    @_builtins.property
+    def displaced(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Displacement]:
+        """paused in the same step boundary, before it is let in"""
+
     def __init__(
         self,
         *,
@@ -88,10 +93,11 @@ class Start(_message.Message):
         trace: _types_pb2.TraceContext | None = ...,
         batch_trace: _types_pb2.TraceContext | None = ...,
         batch_id: _builtins.str = ...,
+        displaced: _abc.Iterable[_types_pb2.Displacement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch_trace", b"batch_trace", "sampling", b"sampling", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "model", b"model", "precision", b"precision", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "displaced", b"displaced", "model", b"model", "precision", b"precision", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from headrace.api.types.v1 import types_pb2 as headrace_dot_api_dot_types_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)headrace/api/scheduler/v1/scheduler.proto\x12\x15headrace.scheduler.v1\x1a!headrace/api/types/v1/types.proto\"z\n\rSubmitRequest\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x36\n\x0bsubmissions\x18\x02 \x03(\x0b\x32!.headrace.scheduler.v1.Submission\x12\x1d\n\x15\x63\x61ncelled_request_ids\x18\x03 \x03(\t\"\xa2\x02\n\nSubmission\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\tqos_class\x18\x03 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x19\n\x11max_output_tokens\x18\x06 \x01(\r\x12\t\n\x01n\x18\x07 \x01(\r\x12/\n\tprecision\x18\x08 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\t \x01(\x04\x12.\n\x05trace\x18\n \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"x\n\x0eSubmitResponse\x12\x34\n\nplacements\x18\x01 \x03(\x0b\x32 .headrace.scheduler.v1.Placement\x12\x30\n\x08refusals\x18\x02 \x03(\x0b\x32\x1e.headrace.scheduler.v1.Refusal\"\x95\x02\n\tPlacement\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x18\n\x10\x65xecutor_address\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\t\x12\x12\n\nbatch_size\x18\x05 \x01(\r\x12\x38\n\x0c\x63lose_reason\x18\x06 \x01(\x0e\x32\".headrace.scheduler.v1.CloseReason\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x34\n\x0b\x62\x61tch_trace\x18\x08 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"F\n\x07Refusal\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x18.headrace.types.v1.Fault\"\x8a\x01\n\rEnlistRequest\x12\x37\n\nenlistment\x18\x01 \x01(\x0b\x32!.headrace.scheduler.v1.EnlistmentH\x00\x12\x37\n\x06report\x18\x02 \x01(\x0b\x32%.headrace.scheduler.v1.ExecutorReportH\x00\x42\x07\n\x05\x66rame\"\xc0\x01\n\nEnlistment\x12\x13\n\x0b\x65xecutor_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x32\n\x06models\x18\x03 \x03(\x0b\x32\".headrace.scheduler.v1.LoadedModel\x12\x11\n\tnum_slots\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x06 \x01(\r\x12\x1b\n\x13running_request_ids\x18\x07 \x03(\t\"t\n\x0bLoadedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\tprecision\x18\x02 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\"\xa0\x01\n\x0e\x45xecutorReport\x12\x1c\n\x14\x66inished_request_ids\x18\x01 \x03(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x19\n\x11num_blocks_in_use\x18\x03 \x01(\r\x12\x11\n\tnum_steps\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x1b\n\x13started_request_ids\x18\x06 \x03(\t\"\"\n\x0e\x45nlistResponse\x12\x10\n\x08lease_ms\x18\x01 \x01(\r*\x93\x01\n\x0b\x43loseReason\x12\x1c\n\x18\x43LOSE_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43LOSE_REASON_FULL\x10\x01\x12\x1d\n\x19\x43LOSE_REASON_TOKEN_BUDGET\x10\x02\x12\x19\n\x15\x43LOSE_REASON_CAPACITY\x10\x03\x12\x15\n\x11\x43LOSE_REASON_IDLE\x10\x04\x32\xc8\x01\n\x10SchedulerService\x12Y\n\x06Submit\x12$.headrace.scheduler.v1.SubmitRequest\x1a%.headrace.scheduler.v1.SubmitResponse(\x01\x30\x01\x12Y\n\x06\x45nlist\x12$.headrace.scheduler.v1.EnlistRequest\x1a%.headrace.scheduler.v1.EnlistResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)headrace/api/scheduler/v1/scheduler.proto\x12\x15headrace.scheduler.v1\x1a!headrace/api/types/v1/types.proto\"z\n\rSubmitRequest\x12\x12\n\ngateway_id\x18\x01 \x01(\t\x12\x36\n\x0bsubmissions\x18\x02 \x03(\x0b\x32!.headrace.scheduler.v1.Submission\x12\x1d\n\x15\x63\x61ncelled_request_ids\x18\x03 \x03(\t\"\xa2\x02\n\nSubmission\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\tqos_class\x18\x03 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x19\n\x11max_output_tokens\x18\x06 \x01(\r\x12\t\n\x01n\x18\x07 \x01(\r\x12/\n\tprecision\x18\x08 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\t \x01(\x04\x12.\n\x05trace\x18\n \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"x\n\x0eSubmitResponse\x12\x34\n\nplacements\x18\x01 \x03(\x0b\x32 .headrace.scheduler.v1.Placement\x12\x30\n\x08refusals\x18\x02 \x03(\x0b\x32\x1e.headrace.scheduler.v1.Refusal\"\xc9\x02\n\tPlacement\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x18\n\x10\x65xecutor_address\x18\x03 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x04 \x01(\t\x12\x12\n\nbatch_size\x18\x05 \x01(\r\x12\x38\n\x0c\x63lose_reason\x18\x06 \x01(\x0e\x32\".headrace.scheduler.v1.CloseReason\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x34\n\x0b\x62\x61tch_trace\x18\x08 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x32\n\tdisplaced\x18\t \x03(\x0b\x32\x1f.headrace.types.v1.Displacement\"F\n\x07Refusal\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\'\n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x18.headrace.types.v1.Fault\"\x8a\x01\n\rEnlistRequest\x12\x37\n\nenlistment\x18\x01 \x01(\x0b\x32!.headrace.scheduler.v1.EnlistmentH\x00\x12\x37\n\x06report\x18\x02 \x01(\x0b\x32%.headrace.scheduler.v1.ExecutorReportH\x00\x42\x07\n\x05\x66rame\"\xee\x01\n\nEnlistment\x12\x13\n\x0b\x65xecutor_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x32\n\x06models\x18\x03 \x03(\x0b\x32\".headrace.scheduler.v1.LoadedModel\x12\x11\n\tnum_slots\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_tokens\x18\x06 \x01(\r\x12\x1b\n\x13running_request_ids\x18\x07 \x03(\t\x12\x1a\n\x12paused_request_ids\x18\x08 \x03(\t\x12\x10\n\x08\x64raining\x18\t \x01(\x08\"t\n\x0bLoadedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\tprecision\x18\x02 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\"\xf2\x01\n\x0e\x45xecutorReport\x12\x1c\n\x14\x66inished_request_ids\x18\x01 \x03(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x19\n\x11num_blocks_in_use\x18\x03 \x01(\r\x12\x11\n\tnum_steps\x18\x04 \x01(\x04\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12\x1b\n\x13started_request_ids\x18\x06 \x03(\t\x12\x1e\n\x16\x66inished_output_tokens\x18\x07 \x03(\r\x12\x30\n\x05steps\x18\x08 \x03(\x0b\x32!.headrace.scheduler.v1.StepSample\"N\n\nStepSample\x12\x13\n\x0bnum_decodes\x18\x01 \x01(\r\x12\x16\n\x0eprefill_tokens\x18\x02 \x01(\r\x12\x13\n\x0b\x64uration_us\x18\x03 \x01(\r\"?\n\x0e\x45nlistResponse\x12\x10\n\x08lease_ms\x18\x01 \x01(\r\x12\x1b\n\x13resumed_request_ids\x18\x02 \x03(\t*\xe0\x01\n\x0b\x43loseReason\x12\x1c\n\x18\x43LOSE_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43LOSE_REASON_FULL\x10\x01\x12\x1d\n\x19\x43LOSE_REASON_TOKEN_BUDGET\x10\x02\x12\x19\n\x15\x43LOSE_REASON_CAPACITY\x10\x03\x12\x15\n\x11\x43LOSE_REASON_IDLE\x10\x04\x12\x17\n\x13\x43LOSE_REASON_BUCKET\x10\x05\x12\x17\n\x13\x43LOSE_REASON_WINDOW\x10\x06\x12\x19\n\x15\x43LOSE_REASON_DEADLINE\x10\x07\x32\xc8\x01\n\x10SchedulerService\x12Y\n\x06Submit\x12$.headrace.scheduler.v1.SubmitRequest\x1a%.headrace.scheduler.v1.SubmitResponse(\x01\x30\x01\x12Y\n\x06\x45nlist\x12$.headrace.scheduler.v1.EnlistRequest\x1a%.headrace.scheduler.v1.EnlistResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.api.scheduler.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CLOSEREASON']._serialized_start=1648
-  _globals['_CLOSEREASON']._serialized_end=1795
+  _globals['_CLOSEREASON']._serialized_start=1937
+  _globals['_CLOSEREASON']._serialized_end=2161
   _globals['_SUBMITREQUEST']._serialized_start=103
   _globals['_SUBMITREQUEST']._serialized_end=225
   _globals['_SUBMISSION']._serialized_start=228
@@ -41,19 +41,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITRESPONSE']._serialized_start=520
   _globals['_SUBMITRESPONSE']._serialized_end=640
   _globals['_PLACEMENT']._serialized_start=643
-  _globals['_PLACEMENT']._serialized_end=920
-  _globals['_REFUSAL']._serialized_start=922
-  _globals['_REFUSAL']._serialized_end=992
-  _globals['_ENLISTREQUEST']._serialized_start=995
-  _globals['_ENLISTREQUEST']._serialized_end=1133
-  _globals['_ENLISTMENT']._serialized_start=1136
-  _globals['_ENLISTMENT']._serialized_end=1328
-  _globals['_LOADEDMODEL']._serialized_start=1330
-  _globals['_LOADEDMODEL']._serialized_end=1446
-  _globals['_EXECUTORREPORT']._serialized_start=1449
-  _globals['_EXECUTORREPORT']._serialized_end=1609
-  _globals['_ENLISTRESPONSE']._serialized_start=1611
-  _globals['_ENLISTRESPONSE']._serialized_end=1645
-  _globals['_SCHEDULERSERVICE']._serialized_start=1798
-  _globals['_SCHEDULERSERVICE']._serialized_end=1998
+  _globals['_PLACEMENT']._serialized_end=972
+  _globals['_REFUSAL']._serialized_start=974
+  _globals['_REFUSAL']._serialized_end=1044
+  _globals['_ENLISTREQUEST']._serialized_start=1047
+  _globals['_ENLISTREQUEST']._serialized_end=1185
+  _globals['_ENLISTMENT']._serialized_start=1188
+  _globals['_ENLISTMENT']._serialized_end=1426
+  _globals['_LOADEDMODEL']._serialized_start=1428
+  _globals['_LOADEDMODEL']._serialized_end=1544
+  _globals['_EXECUTORREPORT']._serialized_start=1547
+  _globals['_EXECUTORREPORT']._serialized_end=1789
+  _globals['_STEPSAMPLE']._serialized_start=1791
+  _globals['_STEPSAMPLE']._serialized_end=1869
+  _globals['_ENLISTRESPONSE']._serialized_start=1871
+  _globals['_ENLISTRESPONSE']._serialized_end=1934
+  _globals['_SCHEDULERSERVICE']._serialized_start=2164
+  _globals['_SCHEDULERSERVICE']._serialized_end=2364
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,12 @@ class _CloseReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CloseReas
     """no KV memory left"""
     CLOSE_REASON_IDLE: _CloseReason.ValueType  # 4
     """the queue ran empty: never wait for company"""
+    CLOSE_REASON_BUCKET: _CloseReason.ValueType  # 5
+    """nobody else of the length bucket waits"""
+    CLOSE_REASON_WINDOW: _CloseReason.ValueType  # 6
+    """waited long enough for company"""
+    CLOSE_REASON_DEADLINE: _CloseReason.ValueType  # 7
+    """a member could wait no longer"""
 
 class CloseReason(_CloseReason, metaclass=_CloseReasonEnumTypeWrapper):
     """Why a batch was closed."""
@@ -46,6 +52,12 @@ CLOSE_REASON_CAPACITY: CloseReason.ValueType  # 3
 """no KV memory left"""
 CLOSE_REASON_IDLE: CloseReason.ValueType  # 4
 """the queue ran empty: never wait for company"""
+CLOSE_REASON_BUCKET: CloseReason.ValueType  # 5
+"""nobody else of the length bucket waits"""
+CLOSE_REASON_WINDOW: CloseReason.ValueType  # 6
+"""waited long enough for company"""
+CLOSE_REASON_DEADLINE: CloseReason.ValueType  # 7
+"""a member could wait no longer"""
 Global___CloseReason: _TypeAlias = CloseReason  # noqa: Y015
 
 @_typing.final
@@ -161,6 +173,7 @@ class Placement(_message.Message):
     CLOSE_REASON_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     BATCH_TRACE_FIELD_NUMBER: _builtins.int
+    DISPLACED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     executor_id: _builtins.str
     executor_address: _builtins.str
@@ -170,6 +183,10 @@ class Placement(_message.Message):
     precision: _types_pb2.Precision.ValueType
     @_builtins.property
     def batch_trace(self) -> _types_pb2.TraceContext: ...
+    @_builtins.property
+    def displaced(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Displacement]:
+        """who makes room for it"""
+
     def __init__(
         self,
         *,
@@ -181,10 +198,11 @@ class Placement(_message.Message):
         close_reason: Global___CloseReason.ValueType = ...,
         precision: _types_pb2.Precision.ValueType = ...,
         batch_trace: _types_pb2.TraceContext | None = ...,
+        displaced: _abc.Iterable[_types_pb2.Displacement] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch_trace", b"batch_trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_size", b"batch_size", "batch_trace", b"batch_trace", "close_reason", b"close_reason", "executor_address", b"executor_address", "executor_id", b"executor_id", "precision", b"precision", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_size", b"batch_size", "batch_trace", b"batch_trace", "close_reason", b"close_reason", "displaced", b"displaced", "executor_address", b"executor_address", "executor_id", b"executor_id", "precision", b"precision", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -254,16 +272,24 @@ class Enlistment(_message.Message):
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
     RUNNING_REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    PAUSED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     executor_id: _builtins.str
     address: _builtins.str
     num_slots: _builtins.int
     num_blocks: _builtins.int
     block_tokens: _builtins.int
+    draining: _builtins.bool
+    """takes no new work"""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedModel]: ...
     @_builtins.property
     def running_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """after a scheduler restart"""
+
+    @_builtins.property
+    def paused_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of these, those that were displaced and have not been resumed"""
 
     def __init__(
         self,
@@ -275,10 +301,12 @@ class Enlistment(_message.Message):
         num_blocks: _builtins.int = ...,
         block_tokens: _builtins.int = ...,
         running_request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        paused_request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_tokens", b"block_tokens", "executor_id", b"executor_id", "models", b"models", "num_blocks", b"num_blocks", "num_slots", b"num_slots", "running_request_ids", b"running_request_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_tokens", b"block_tokens", "draining", b"draining", "executor_id", b"executor_id", "models", b"models", "num_blocks", b"num_blocks", "num_slots", b"num_slots", "paused_request_ids", b"paused_request_ids", "running_request_ids", b"running_request_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -322,6 +350,8 @@ class ExecutorReport(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     STARTED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    FINISHED_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     num_blocks_in_use: _builtins.int
     num_steps: _builtins.int
@@ -333,6 +363,14 @@ class ExecutorReport(_message.Message):
     def started_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """their Start has arrived; a placement whose Start never does is given up"""
 
+    @_builtins.property
+    def finished_output_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of all answers; beside finished_request_ids, one for one"""
+
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepSample]:
+        """some of the steps since the last report"""
+
     def __init__(
         self,
         *,
@@ -342,30 +380,65 @@ class ExecutorReport(_message.Message):
         num_steps: _builtins.int = ...,
         draining: _builtins.bool = ...,
         started_request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        finished_output_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        steps: _abc.Iterable[Global___StepSample] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "started_request_ids", b"started_request_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_output_tokens", b"finished_output_tokens", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "started_request_ids", b"started_request_ids", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutorReport: _TypeAlias = ExecutorReport  # noqa: Y015
 
 @_typing.final
+class StepSample(_message.Message):
+    """What one step of the engine took."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_DECODES_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    DURATION_US_FIELD_NUMBER: _builtins.int
+    num_decodes: _builtins.int
+    prefill_tokens: _builtins.int
+    duration_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        num_decodes: _builtins.int = ...,
+        prefill_tokens: _builtins.int = ...,
+        duration_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_us", b"duration_us", "num_decodes", b"num_decodes", "prefill_tokens", b"prefill_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepSample: _TypeAlias = StepSample  # noqa: Y015
+
+@_typing.final
 class EnlistResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    RESUMED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     lease_ms: _builtins.int
-    """report again well within this time"""
+    """report again well within this time; 0: unchanged"""
+    @_builtins.property
+    def resumed_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """displaced ones that have their slot again"""
+
     def __init__(
         self,
         *,
         lease_ms: _builtins.int = ...,
+        resumed_request_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "resumed_request_ids", b"resumed_request_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

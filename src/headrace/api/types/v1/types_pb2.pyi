@@ -351,3 +351,28 @@ class Fault(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
+
+@_typing.final
+class Displacement(_message.Message):
+    """A running request that makes room for another. It keeps its place and goes on when it is resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DROP_KV_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    drop_kv: _builtins.bool
+    """its KV blocks go too: they are computed again when it goes on"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        drop_kv: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drop_kv", b"drop_kv", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Displacement: _TypeAlias = Displacement  # noqa: Y015
