@@ -352,6 +352,7 @@ class ExecutorReport(_message.Message):
     STARTED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     FINISHED_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    PAUSED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     num_blocks_in_use: _builtins.int
     num_steps: _builtins.int
@@ -371,6 +372,10 @@ class ExecutorReport(_message.Message):
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepSample]:
         """some of the steps since the last report"""
 
+    @_builtins.property
+    def paused_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """all that are displaced now"""
+
     def __init__(
         self,
         *,
@@ -382,10 +387,11 @@ class ExecutorReport(_message.Message):
         started_request_ids: _abc.Iterable[_builtins.str] | None = ...,
         finished_output_tokens: _abc.Iterable[_builtins.int] | None = ...,
         steps: _abc.Iterable[Global___StepSample] | None = ...,
+        paused_request_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_output_tokens", b"finished_output_tokens", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "started_request_ids", b"started_request_ids", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_output_tokens", b"finished_output_tokens", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "paused_request_ids", b"paused_request_ids", "started_request_ids", b"started_request_ids", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
