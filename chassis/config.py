@@ -81,6 +81,13 @@ class SchedulerSettings(_Section):
     max_waiting_tokens: int = Field(20_000_000, ge=1, description="of each class")
     lease_ms: int = Field(3_000, ge=100)
     batch_tokens: int = Field(16_384, ge=1, description="most prompt tokens of one batch of several requests")
+    order: str = Field("qos", pattern="^(qos|strict|fcfs)$", description="who goes first; the last two to compare with")
+    realtime_wait_s: float = Field(2.0, ge=0, description="then the oldest goes first, not the shortest")
+    longest_wait_s: float = Field(60.0, ge=0, description="then normal and batch go out of turn")
+    batch_share: float = Field(0.5, ge=0.01, le=0.99, description="of batch beside normal, in tokens")
+    batch_floor: float = Field(0.05, ge=0.01, le=0.99, description="what its share falls to at full load")
+    quota_load: float = Field(0.7, ge=0, le=0.99, description="the load from which it falls")
+    max_displacements: int = Field(2, ge=0, description="how often a request may make room for realtime; 0: never")
 
 
 class ExecutorSettings(_Section):

@@ -16,10 +16,10 @@ from headrace.scheduler.codec import to_placement, to_refusal
 from headrace.scheduler.dispatch import Gateways
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.membership import Members
-from headrace.scheduler.policy.admission import Bounds
-from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew
+from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import Drain
-from headrace.scheduler.policy.state import Limits, State
+from headrace.scheduler.policy.limits import Bounds, Limits, Order
+from headrace.scheduler.policy.state import State
 from headrace.scheduler.servicer import SchedulerService
 from headrace.scheduler.tracing import QueueSpans
 
@@ -57,7 +57,20 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings, tracer: Tracer) -> None:
         bounds = Bounds(settings.max_waiting_requests, settings.max_waiting_tokens)
-        limits = Limits(bounds, lease_s=settings.lease_ms / 1000, batch_tokens=settings.batch_tokens)
+        lease_s = settings.lease_ms / 1000
+        limits = Limits(
+            bounds,
+            lease_s=lease_s,
+            batch_tokens=settings.batch_tokens,
+            grace_s=lease_s,
+            order=Order(settings.order),
+            realtime_wait_s=settings.realtime_wait_s,
+            longest_wait_s=settings.longest_wait_s,
+            batch_share=settings.batch_share,
+            batch_floor=settings.batch_floor,
+            quota_load=settings.quota_load,
+            max_displacements=settings.max_displacements,
+        )
         self.loop = SchedulerLoop(State(limits, epoch=secrets.token_hex(4)), self._carry_out)
         self._gateways = Gateways(self.loop.post)
         self._members = Members(self.loop.post)
@@ -83,6 +96,8 @@ class Scheduler:
                 self._gateways.send(request.gateway_id, to_refusal(request.request_id, error))
             case Drop(request):
                 self._spans.dropped(request)
+            case Resume(executor_id, request_ids):
+                self._members.resume(executor_id, request_ids)
             case Renew(executor_id, lease_s):
                 self._members.renew(executor_id, lease_s)
             case Dismiss(executor_id, refusal):

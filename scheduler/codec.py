@@ -8,7 +8,7 @@ from headrace.chassis.status import to_fault
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.commands import Dispatch, Member
-from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorReported, LoadedModel, Request
+from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorReported, LoadedModel, Request, StepSample
 
 _CLASSES: dict[int, QosClass] = {
     types_pb2.QOS_CLASS_UNSPECIFIED: QosClass.NORMAL,
@@ -53,12 +53,20 @@ def to_enlisted(enlistment: pb.Enlistment) -> ExecutorEnlisted:
         num_blocks=enlistment.num_blocks,
         block_tokens=enlistment.block_tokens,
         running_ids=tuple(enlistment.running_request_ids),
+        paused_ids=tuple(enlistment.paused_request_ids),
+        draining=enlistment.draining,
     )
 
 
 def to_reported(executor_id: str, report: pb.ExecutorReport) -> ExecutorReported:
     return ExecutorReported(
-        executor_id, tuple(report.started_request_ids), tuple(report.finished_request_ids), report.draining
+        executor_id,
+        tuple(report.started_request_ids),
+        tuple(report.finished_request_ids),
+        report.draining,
+        output_tokens=tuple(report.finished_output_tokens),
+        paused_ids=tuple(report.paused_request_ids),
+        steps=tuple(StepSample(s.num_decodes, s.prefill_tokens, s.duration_us / 1e6) for s in report.steps),
     )
 
 
@@ -72,6 +80,7 @@ def to_placement(dispatch: Dispatch, member: Member, batch_trace: types_pb2.Trac
         close_reason=int(dispatch.close_reason),  # type: ignore[arg-type]
         precision=int(member.precision),  # type: ignore[arg-type]
         batch_trace=batch_trace,
+        displaced=[types_pb2.Displacement(request_id=d.request_id, drop_kv=d.drop_kv) for d in member.displaced],
     )
 
 

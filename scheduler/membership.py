@@ -1,23 +1,24 @@
-"""The executors' side: who is connected, and the lease renewals that go down to each."""
+"""The executors' side: who is connected, and the leases and resumptions that go down to each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.core.errors import Cancelled, Draining, HeadraceError
 from headrace.scheduler.outbox import Outbox
 from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorLost, Occurrence
 
 
 class Members:
-    """One outbox of leases (in seconds) a connected executor. One that connects anew takes over from its old stream."""
+    """One outbox a connected executor. One that connects anew takes over from its old stream."""
 
     def __init__(self, post: Callable[[Occurrence], None]) -> None:
         self._post = post
-        self._outboxes: dict[str, Outbox[float]] = {}
+        self._outboxes: dict[str, Outbox[pb.EnlistResponse]] = {}
         self._closed = False
 
     @contextmanager
-    def enlisted(self, event: ExecutorEnlisted) -> Iterator[Outbox[float]]:
+    def enlisted(self, event: ExecutorEnlisted) -> Iterator[Outbox[pb.EnlistResponse]]:
         """The executor's outbox while its stream lasts. Raises Draining after `close`."""
         if self._closed:
             raise Draining("the scheduler is leaving")
@@ -35,7 +36,12 @@ class Members:
 
     def renew(self, executor_id: str, lease_s: float) -> None:
         if outbox := self._outboxes.get(executor_id):
-            outbox.put(lease_s)
+            outbox.put(pb.EnlistResponse(lease_ms=round(lease_s * 1000)))
+
+    def resume(self, executor_id: str, request_ids: Sequence[str]) -> None:
+        """These displaced requests of the executor go on."""
+        if outbox := self._outboxes.get(executor_id):
+            outbox.put(pb.EnlistResponse(resumed_request_ids=request_ids))
 
     def dismiss(self, executor_id: str, error: HeadraceError) -> None:
         """Ends the executor's stream; it may enlist again."""

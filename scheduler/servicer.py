@@ -1,7 +1,7 @@
 """The scheduler's two calls: frames in become events, what gathers in an outbox becomes frames out."""
 
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
@@ -41,7 +41,7 @@ class SchedulerService(SchedulerServiceServicer):
         event = to_enlisted(first.enlistment)
         with self._members.enlisted(event) as outbox:
             reading = self._read_reports(event.executor_id, request_iterator)
-            await outbox.exchange(reading, lambda leases_s: context.write(_to_renewal(leases_s[-1])))
+            await outbox.exchange(reading, lambda responses: context.write(_gathered(responses)))
 
     async def _read_submissions(
         self, first: pb.SubmitRequest, rest: AsyncIterator[pb.SubmitRequest], outbox: Outbox[Answer]
@@ -71,5 +71,9 @@ class SchedulerService(SchedulerServiceServicer):
             self._post(to_reported(executor_id, frame.report))
 
 
-def _to_renewal(lease_s: float) -> pb.EnlistResponse:
-    return pb.EnlistResponse(lease_ms=round(lease_s * 1000))
+def _gathered(responses: Iterable[pb.EnlistResponse]) -> pb.EnlistResponse:
+    """One frame: the last lease, everybody who goes on."""
+    frame = pb.EnlistResponse()
+    for response in responses:
+        frame.MergeFrom(response)
+    return frame

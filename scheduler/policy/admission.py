@@ -1,13 +1,13 @@
 """Who may wait: what can never be served, and bounds by requests and tokens for each class."""
 
 import math
-from dataclasses import dataclass
 
 from headrace.core.errors import InvalidRequest, NoExecutor, QueueFull
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.commands import Refusal
 from headrace.scheduler.policy.events import Request
 from headrace.scheduler.policy.ledger import need_of
+from headrace.scheduler.policy.limits import Bounds
 from headrace.scheduler.policy.ordering import Backlog
 from headrace.scheduler.policy.placement import fits
 from headrace.scheduler.policy.registry import Pool, Registry
@@ -17,14 +17,6 @@ SHORTEST_RETRY_S = 0.05
 LONGEST_RETRY_S = 30.0
 UNKNOWN_RETRY_S = 1.0
 RETRY_SHARE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of each class. A class with nobody waiting takes any one request."""
-
-    max_waiting_requests: int
-    max_waiting_tokens: int
 
 
 class DrainRate:

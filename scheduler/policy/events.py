@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.core.request import Precision, QosClass
+from headrace.scheduler.policy.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class ExecutorEnlisted:
 class ExecutorReported:
     """A heartbeat with what has started and finished since the last one, and how long some of the steps took.
 
-    `output_tokens` stand beside `finished_ids`, one for one, or are empty where they are not known.
+    `output_tokens` stand beside `finished_ids`, one for one, or are empty where they are not known. `paused_ids` are
+    all that are displaced now.
     """
 
     executor_id: str
@@ -101,6 +103,7 @@ class ExecutorReported:
     finished_ids: tuple[str, ...] = ()
     draining: bool = False
     output_tokens: tuple[int, ...] = ()
+    paused_ids: tuple[str, ...] = ()
     steps: tuple[StepSample, ...] = ()
 
 
@@ -109,6 +112,13 @@ class ExecutorLost:
     """An executor's stream ended."""
 
     executor_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The policy's settings are these from now on."""
+
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +131,9 @@ class Drain:
     """The scheduler leaves: what waits and what still comes is refused, safe to submit to the next one."""
 
 
-Occurrence = Submitted | Withdrawn | GatewayLost | ExecutorEnlisted | ExecutorReported | ExecutorLost | Tick | Drain
+Occurrence = (
+    Submitted | Withdrawn | GatewayLost | ExecutorEnlisted | ExecutorReported | ExecutorLost | Configured | Tick | Drain
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from headrace.core.errors import DeadlineMissed, Draining, InvalidRequest, NoExecutor
 from headrace.scheduler.policy.admission import check_room, check_sane, check_servable
-from headrace.scheduler.policy.commands import Command, Dismiss, Refusal, Refuse, Renew
+from headrace.scheduler.policy.commands import Command, Dismiss, Refusal, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import (
+    Configured,
     Drain,
     Event,
     ExecutorEnlisted,
@@ -17,6 +18,7 @@ from headrace.scheduler.policy.events import (
     Tick,
     Withdrawn,
 )
+from headrace.scheduler.policy.ledger import need_of
 from headrace.scheduler.policy.registry import Executor
 from headrace.scheduler.policy.state import State
 from headrace.scheduler.policy.turn import Turn
@@ -29,12 +31,26 @@ def step(state: State, event: Event, now: float) -> list[Command]:
 
     Never raises: whatever makes no sense becomes a refusal or nothing. A clock that steps back stands still instead.
     """
-    state.now = max(state.now, now)
+    if now > state.now:
+        state.now = now
     turn = Turn(state)
+    _await_executors(turn)
     for occurrence in event.occurrences if isinstance(event, Gathered) else (event,):
         _take_in(turn, occurrence)
     _expire(turn)
     return turn.dispatch()
+
+
+def _await_executors(turn: Turn) -> None:
+    """After its start the scheduler gives executors, who may run for an earlier life of it, time to enlist."""
+    state = turn.state
+    if not state.begun:
+        state.begun = True
+        if state.limits.grace_s > 0:
+            state.grace_ends = state.now + state.limits.grace_s
+    elif state.grace_ends is not None and state.now >= state.grace_ends:
+        state.grace_ends = None
+        turn.members_changed()
 
 
 def _take_in(turn: Turn, event: Occurrence) -> None:
@@ -53,12 +69,17 @@ def _take_in(turn: Turn, event: Occurrence) -> None:
         case ExecutorLost(executor_id):
             if executor := turn.state.registry.executors.get(executor_id):
                 _lose(turn, executor)
+        case Configured(limits):
+            if limits.order is not turn.state.limits.order:
+                turn.state.queues.reorder(limits.order)
+            turn.state.limits = limits
+            turn.members_changed()
         case Drain():
             turn.state.draining = True
             for waiting in list(turn.state.queues.by_id.values()):
                 turn.refuse(waiting, _LEAVING)
         case Tick():
-            pass
+            turn.members_changed()  # whose turn it is changes with time too
 
 
 def _submit(turn: Turn, request: Request) -> None:
@@ -69,12 +90,16 @@ def _submit(turn: Turn, request: Request) -> None:
         state.tally.refused += 1
         turn.commands.append(Refuse(request, refusal))
         return
-    lane = state.queues.push(request, state.now)
+    predictor = state.predictor
+    output_tokens = predictor.output_tokens(request)
+    predicted_s = predictor.service_s(request, output_tokens)
+    urgent_at = None
     if request.deadline_s is not None:
-        state.deadlines.set(request.request_id, state.now + request.deadline_s)
-    head = lane.head
-    if head is not None and head.request is request:
-        turn.head_changed(lane)
+        state.deadlines.set(request.request_id, state.now + request.deadline_s - predictor.least_s(request))
+        urgent_at = state.now + request.deadline_s - 2 * predicted_s
+    cost = request.prompt_tokens + request.n * output_tokens
+    lane, waiting = state.queues.push(request, state.now, cost=cost, predicted_s=predicted_s, urgent_at=urgent_at)
+    turn.pushed(lane, waiting)
 
 
 def _objection(state: State, request: Request) -> Refusal | None:
@@ -86,7 +111,8 @@ def _objection(state: State, request: Request) -> Refusal | None:
         return _deadline_missed()
     return (
         check_sane(request)
-        or check_servable(request, state.registry)
+        or _unservable(state, request)
+        or _out_of_reach(state, request)
         or check_room(
             request,
             state.queues.backlog[request.qos_class],
@@ -95,6 +121,21 @@ def _objection(state: State, request: Request) -> Refusal | None:
             state.now,
         )
     )
+
+
+def _unservable(state: State, request: Request) -> Refusal | None:
+    refusal = check_servable(request, state.registry)
+    return None if refusal and refusal.kind is NoExecutor and state.grace_ends is not None else refusal
+
+
+def _out_of_reach(state: State, request: Request) -> Refusal | None:
+    if request.deadline_s is None:
+        return None
+    least_s = state.predictor.least_s(request)
+    if request.deadline_s >= least_s:
+        return None
+    message = f"the deadline is {request.deadline_s:.3g} s away, the answer takes {least_s:.3g} s at the least"
+    return Refusal(DeadlineMissed, message, field="deadline", limit=f">= {least_s:.3g} s")
 
 
 def _withdraw(turn: Turn, event: Withdrawn) -> None:
@@ -140,9 +181,13 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
         return
     executor = state.registry.enlist(event)
     for request_id, held in kept.items():
+        if held.request is not None:
+            held.need = need_of(held.request, event.block_tokens)  # it may have come back with another shape
         executor.ledger.reserve(request_id, held)
+    paused = set(event.paused_ids)
     for request_id in event.running_ids:
-        _start(turn, executor, request_id)
+        _start(turn, executor, request_id, paused=request_id in paused)
+        _agree(turn, executor, request_id, paused=request_id in paused)
     turn.freed(executor)
     turn.members_changed()
     _renew(turn, executor)
@@ -156,8 +201,16 @@ def _report(turn: Turn, event: ExecutorReported) -> None:
         return
     for request_id in event.started_ids:
         _start(turn, executor, request_id)
+    tokens = dict(zip(event.finished_ids, event.output_tokens, strict=False))
     for request_id in event.finished_ids:
+        held = executor.ledger.reservations.get(request_id)
+        if held is not None and held.request is not None and request_id in tokens:
+            state.predictor.observe_answer(held.request, tokens[request_id])
         _finish(turn, executor, request_id)
+    state.predictor.observe_steps(executor.models[0].name if executor.models else "", event.steps)
+    executor.ledger.confirm(event.paused_ids)
+    for request_id in event.paused_ids:
+        _wake(turn, executor, request_id)
     if event.draining != executor.draining:
         state.registry.set_draining(executor, event.draining)
         turn.members_changed()
@@ -171,16 +224,34 @@ def _renew(turn: Turn, executor: Executor) -> None:
     turn.commands.append(Renew(executor.executor_id, lease_s))
 
 
-def _start(turn: Turn, executor: Executor, request_id: str) -> None:
+def _start(turn: Turn, executor: Executor, request_id: str, *, paused: bool = False) -> None:
     """A request runs. One not placed here came from an earlier life, or started after it had been given up."""
-    held = executor.ledger.reservations.get(request_id)
-    if held is None:
-        executor.ledger.reserve_unknown(request_id)
+    ledger = executor.ledger
+    if request_id not in ledger.reservations:
+        ledger.reserve_unknown(request_id, paused=paused)
         turn.state.hold(request_id, executor.executor_id)
-        turn.state.registry.update(executor)
-    else:
-        held.started = True
+    elif not ledger.reservations[request_id].started:
+        ledger.start(request_id)
         turn.state.starts.cancel((executor.executor_id, request_id))
+    turn.state.registry.update(executor)
+
+
+def _agree(turn: Turn, executor: Executor, request_id: str, *, paused: bool) -> None:
+    """An executor that was alone has displaced and resumed as it saw fit: its word counts."""
+    ledger = executor.ledger
+    held = ledger.reservations[request_id]
+    if paused and not held.paused:
+        ledger.pause(request_id, drop_kv=False)
+    elif held.paused and not paused:
+        ledger.resume(request_id)
+
+
+def _wake(turn: Turn, executor: Executor, request_id: str) -> None:
+    """One that is displaced there and not here was so by a placement given up meanwhile; it may go on."""
+    held = executor.ledger.reservations.get(request_id)
+    if held is not None and not held.paused and request_id not in executor.ledger.resumed:
+        executor.ledger.doubt(request_id)
+        turn.commands.append(Resume(executor.executor_id, (request_id,)))
 
 
 def _finish(turn: Turn, executor: Executor, request_id: str) -> None:

@@ -1,34 +1,24 @@
-"""Who goes first: classes in strict order, first come first served inside a class.
+"""Who goes first: REALTIME, then NORMAL and BATCH by their shares; and where every waiting request stands.
 
 Waiting requests stand in lanes: those of one model and precision wish can only be served by the same executors, so only
-the first of a lane is ever looked at. All operations are O(1), save `lanes`, which walks lanes, never requests.
+the first of a lane is ever looked at. All operations are O(log n), save `lanes`, which walks lanes, never requests.
 """
 
-from collections import OrderedDict
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headrace.core.request import Precision, QosClass
+from headrace.scheduler.policy.class_queue import ClassQueue, Waiting
 from headrace.scheduler.policy.commands import WaitReason
 from headrace.scheduler.policy.events import Request
+from headrace.scheduler.policy.limits import Limits, Order
+from headrace.scheduler.policy.quota import Deficit, batch_share
 
 LaneKey = tuple[str, Precision]
 
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A queued request: since when, how many of its model were ahead of it, what it last waited for."""
-
-    request: Request
-    number: int
-    since: float
-    position: int
-    wait_reason: WaitReason = WaitReason.NONE
-
-    @property
-    def rank(self) -> tuple[QosClass, int]:
-        """The lower, the sooner, over all lanes."""
-        return self.request.qos_class, self.number
+OVERDUE_EVERY = 8
+"""Of so many that go while REALTIME waits, one may be of another class that has waited too long."""
 
 
 @dataclass(slots=True)
@@ -42,53 +32,108 @@ class Backlog:
 class Lane:
     """The queue of one model and precision wish. `yielding` while it leaves room to an earlier one of another lane."""
 
-    def __init__(self, key: LaneKey) -> None:
+    def __init__(self, key: LaneKey, order: Order) -> None:
         self.key = key
         self.yielding = False
-        self._by_class: dict[QosClass, OrderedDict[int, Waiting]] = {qos: OrderedDict() for qos in QosClass}
+        self.blocked: Waiting | None = None  # the first, when it was last looked at and found no room
+        self._order = order
+        qos = order is Order.QOS
+        self._realtime = ClassQueue(shortest_first=qos, fair=qos)
+        self._normal = ClassQueue(shortest_first=False, fair=qos)
+        self._batch = ClassQueue(shortest_first=False, fair=qos)
+        self._by_class = {
+            QosClass.REALTIME: self._realtime,
+            QosClass.NORMAL: self._normal,
+            QosClass.BATCH: self._batch,
+        }
+        if order is Order.FCFS:
+            self._by_class = dict.fromkeys(QosClass, self._normal)
+        self._deficit = Deficit()
+        self._realtime_in_a_row = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_class.values()))
+        return len(self._realtime) + len(self._normal) + len(self._batch)
 
     def __iter__(self) -> Iterator[Waiting]:
-        for queue in self._by_class.values():
-            yield from queue.values()
+        for queue in (self._realtime, self._normal, self._batch):
+            yield from queue
 
-    @property
-    def head(self) -> Waiting | None:
-        for queue in self._by_class.values():
-            if queue:
-                return next(iter(queue.values()))
-        return None
+    def rank(self, waiting: Waiting) -> tuple[int, int]:
+        """The lower, the sooner, beside the first of other lanes."""
+        return (QosClass.NORMAL if self._order is Order.FCFS else waiting.request.qos_class, waiting.number)
+
+    def head(self, now: float, load: float, limits: Limits) -> Waiting | None:
+        """Who is next, at this load of the lane's executors. The same again until something changes or time passes."""
+        realtime, normal, batch = self._realtime, self._normal, self._batch
+        if self._order is not Order.QOS:
+            first = realtime if len(realtime) else normal if len(normal) else batch
+            return first.first(now, math.inf)
+        if len(realtime):
+            if self._realtime_in_a_row >= OVERDUE_EVERY:
+                for queue in (normal, batch):
+                    oldest = queue.oldest
+                    if oldest is not None and now - oldest.since >= limits.longest_wait_s:
+                        return oldest
+            return realtime.first(now, limits.realtime_wait_s)
+        if not len(batch):
+            return normal.first(now, math.inf)
+        second = batch.first(now, math.inf)
+        if not len(normal) or second is None:
+            return second
+        first_ = normal.first(now, math.inf)
+        oldest = batch.oldest
+        if first_ is None or oldest is None:
+            return second
+        overdue = now - oldest.since >= limits.longest_wait_s
+        share = limits.batch_share if overdue else batch_share(load, limits)
+        chosen = self._deficit.choose(first_.cost, second.cost, share)
+        return first_ if chosen is QosClass.NORMAL else second
 
     def num_ahead_of(self, qos_class: QosClass) -> int:
-        """How many a newcomer of this class stands behind."""
+        """How many of its class and of those before it are there."""
+        if self._order is Order.FCFS:
+            return len(self._normal)
         return sum(len(queue) for qos, queue in self._by_class.items() if qos <= qos_class)
 
     def push(self, waiting: Waiting) -> None:
-        self._by_class[waiting.request.qos_class][waiting.number] = waiting
+        self._by_class[waiting.request.qos_class].push(waiting)
 
-    def remove(self, waiting: Waiting) -> None:
-        del self._by_class[waiting.request.qos_class][waiting.number]
+    def remove(self, waiting: Waiting, *, served: bool) -> None:
+        """Takes it out; `served`: its tenant and class pay for it."""
+        qos_class = waiting.request.qos_class
+        if served and self._order is Order.QOS:
+            if qos_class is QosClass.REALTIME:
+                self._realtime_in_a_row += 1
+            else:
+                self._realtime_in_a_row = 0
+                if len(self._normal) and len(self._batch):
+                    self._deficit.served(qos_class, waiting.cost)
+        self._by_class[qos_class].remove(waiting, served=served)
+        if not (len(self._normal) and len(self._batch)):
+            self._deficit.clear()
 
 
 @dataclass(slots=True)
 class Queues:
     """All waiting requests: by id, by lane, by gateway, and how much of each class."""
 
+    order: Order = Order.QOS
     by_id: dict[str, Waiting] = field(default_factory=dict)
     backlog: dict[QosClass, Backlog] = field(default_factory=lambda: {qos: Backlog() for qos in QosClass})
     _lanes: dict[str, dict[Precision, Lane]] = field(default_factory=dict)
     _by_gateway: dict[str, dict[str, Waiting]] = field(default_factory=dict)
     _last_number: int = 0
 
-    def push(self, request: Request, now: float) -> Lane:
-        """Appends to its lane. The id must not be waiting."""
-        lanes = self._lanes.setdefault(request.model, {})
-        lane = lanes.setdefault(request.precision, Lane((request.model, request.precision)))
+    def push(
+        self, request: Request, now: float, *, cost: float, predicted_s: float, urgent_at: float | None = None
+    ) -> tuple[Lane, Waiting]:
+        """Takes it into its lane. The id must not be waiting."""
+        lane = self._lane(request)
         self._last_number += 1
-        ahead = sum(other.num_ahead_of(request.qos_class) for other in lanes.values())
-        waiting = Waiting(request, self._last_number, now, ahead)
+        ahead = sum(other.num_ahead_of(request.qos_class) for other in self._lanes[request.model].values())
+        if self.order is not Order.QOS:
+            urgent_at = None
+        waiting = Waiting(request, self._last_number, now, ahead, cost, predicted_s, urgent_at)
         if ahead:
             waiting.wait_reason = WaitReason.QUEUE
         lane.push(waiting)
@@ -97,15 +142,15 @@ class Queues:
         backlog = self.backlog[request.qos_class]
         backlog.num_requests += 1
         backlog.num_tokens += request.tokens
-        return lane
+        return lane, waiting
 
-    def remove(self, waiting: Waiting) -> Lane:
+    def remove(self, waiting: Waiting, *, served: bool) -> Lane:
         """Takes a waiting request out, from wherever in its lane it stands."""
         request = waiting.request
         lanes = self._lanes[request.model]
         lane = lanes[request.precision]
-        lane.remove(waiting)
-        if lane.head is None:
+        lane.remove(waiting, served=served)
+        if not len(lane):
             del lanes[request.precision]
         if not lanes:
             del self._lanes[request.model]
@@ -129,3 +174,17 @@ class Queues:
 
     def lanes_of(self, model: str) -> list[Lane]:
         return list(self._lanes.get(model, {}).values())
+
+    def reorder(self, order: Order) -> None:
+        """Lines everybody up anew, by another order."""
+        self.order = order
+        self._lanes.clear()
+        for waiting in self.by_id.values():
+            self._lane(waiting.request).push(waiting)
+
+    def _lane(self, request: Request) -> Lane:
+        lanes = self._lanes.setdefault(request.model, {})
+        lane = lanes.get(request.precision)
+        if lane is None:
+            lane = lanes[request.precision] = Lane((request.model, request.precision), self.order)
+        return lane

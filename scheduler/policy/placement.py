@@ -1,8 +1,9 @@
-"""Where a request goes: filter, score in [0, 1], pick. Plain functions of executors and a request."""
+"""Where a request goes: the first executor, least loaded first, that has room for it. Plain functions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from headrace.core.request import QosClass
 from headrace.scheduler.policy.commands import WaitReason
 from headrace.scheduler.policy.events import Request
 from headrace.scheduler.policy.ledger import Need, Shape, need_of
@@ -24,41 +25,35 @@ def fits(shape: Shape, context_tokens: int, request: Request) -> bool:
     return need_of(request, shape.block_tokens).num_blocks <= shape.num_blocks
 
 
-def score(executor: Executor) -> float:
-    """The least loaded is best: 1 idle, 0 full."""
-    return max(0.0, 1.0 - executor.ledger.load)
-
-
 def place(
     request: Request, candidates: Iterable[Executor], owed: Callable[[Executor], bool]
 ) -> tuple[Executor, Need] | Blocked:
-    """The best executor with room, or why there is none. Equal scores: the first.
+    """The first executor with room, or why there is none.
 
-    `candidates` have the model in the right precision, are members in good standing and do not drain; `owed` says that
-    an executor's room belongs to an earlier request.
+    `candidates` come best first, have the model in the right precision, are members in good standing and do not drain;
+    `owed` says that an executor's room belongs to an earlier request. Where displaced requests wait to go on, only
+    REALTIME goes before them.
     """
     needs: dict[int, Need] = {}
-    best: tuple[Executor, Need] | None = None
-    best_score = -1.0
     reason, yielding = WaitReason.SLOTS, False
+    total = request.prompt_tokens + request.max_output_tokens
     for executor in candidates:
         ledger = executor.ledger
-        need = needs.get(ledger.shape.block_tokens)
+        block_tokens = ledger.shape.block_tokens
+        need = needs.get(block_tokens)
         if need is None:
-            need = needs[ledger.shape.block_tokens] = need_of(request, ledger.shape.block_tokens)
+            need = needs[block_tokens] = need_of(request, block_tokens)
         if not ledger.has_slots(need):
             continue
         if not ledger.has_blocks(need):
             reason = WaitReason.MEMORY
             continue
-        candidate_score = score(executor)
-        total = request.prompt_tokens + request.max_output_tokens
-        if candidate_score <= best_score or total > executor.context_of(request.model):
+        if total > executor.context_of(request.model):
+            continue
+        if ledger.paused and request.qos_class is not QosClass.REALTIME:
             continue
         if owed(executor):
             yielding = True
             continue
-        best, best_score = (executor, need), candidate_score
-    if best is not None:
-        return best
+        return executor, need
     return Blocked(WaitReason.QUEUE if yielding else reason, yielding)

@@ -1,9 +1,12 @@
 """Executors that take work, found by model and precision."""
 
+import heapq
+import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from headrace.core.request import Precision
+from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.events import ExecutorEnlisted, LoadedModel
 from headrace.scheduler.policy.ledger import Ledger, Shape
 
@@ -19,13 +22,17 @@ SERVED_BY: dict[Precision, tuple[Precision, ...]] = {
 
 @dataclass(slots=True, eq=False)
 class Executor:
-    """A member: what it has loaded, and what of it is promised."""
+    """A member: what it has loaded, and what of it is promised. `number` is its place among equals."""
 
     executor_id: str
     address: str
     models: tuple[LoadedModel, ...]
     ledger: Ledger
+    number: int
     draining: bool = False
+    pools: "list[Pool]" = field(default_factory=list)
+    version: int = 0  # of what the pools have been told
+    counted: tuple[int, int] = (0, 0)  # slots and blocks in use, as the pools have been told
 
     def default_precision(self, model: str) -> Precision:
         """Of several, the one it named first."""
@@ -36,17 +43,66 @@ class Executor:
         return max((loaded.context_tokens for loaded in self.models if loaded.name == model), default=0)
 
 
+class OpenExecutors:
+    """Executors with a free slot, the least loaded first; a full one costs nothing to pass over."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Executor] = {}
+        self._heap: list[tuple[float, int, int, Executor]] = []  # load, number, version; old versions are passed over
+
+    def __contains__(self, executor_id: str) -> bool:
+        return executor_id in self._members
+
+    def put(self, executor: Executor, load: float) -> None:
+        """Open at this load, as of its present version."""
+        self._members[executor.executor_id] = executor
+        heapq.heappush(self._heap, (load, executor.number, executor.version, executor))
+        if len(self._heap) > 4 * len(self._members) + 64:
+            self._heap = [entry for entry in self._heap if self._current(entry)]
+            heapq.heapify(self._heap)
+
+    def discard(self, executor: Executor) -> None:
+        self._members.pop(executor.executor_id, None)
+
+    def by_load(self) -> Iterator[Executor]:
+        """None may be changed before the iterator has been closed."""
+        taken = []
+        try:
+            while self._heap:
+                entry = heapq.heappop(self._heap)
+                if self._current(entry):
+                    taken.append(entry)
+                    yield entry[3]
+        finally:
+            for entry in taken:
+                heapq.heappush(self._heap, entry)
+
+    def _current(self, entry: tuple[float, int, int, Executor]) -> bool:
+        executor = entry[3]
+        return entry[2] == executor.version and self._members.get(executor.executor_id) is executor
+
+
 @dataclass(slots=True, eq=False)
 class Pool:
     """The executors that have one model in one precision (or, for ANY, in whichever).
 
-    `open` holds those with a free slot, so that full ones cost nothing to pass over. `shapes` counts the members by
-    capacity and context, so that a request too large for all is known by few looks.
+    `shapes` counts the members by capacity and context, so that a request too large for all is known by few looks.
+    `victims` are those that run somebody who could be displaced. The counts are sums over the members.
     """
 
     members: dict[str, Executor] = field(default_factory=dict)
-    open: dict[str, Executor] = field(default_factory=dict)
+    open: OpenExecutors = field(default_factory=OpenExecutors)
+    victims: dict[str, Executor] = field(default_factory=dict)
     shapes: Counter[tuple[Shape, int]] = field(default_factory=Counter)
+    num_slots: int = 0
+    num_blocks: int = 0
+    slots_in_use: int = 0
+    blocks_in_use: int = 0
+
+    @property
+    def load(self) -> float:
+        """The larger share in use, of slots or of blocks."""
+        return max(self.slots_in_use / max(self.num_slots, 1), self.blocks_in_use / max(self.num_blocks, 1))
 
 
 class Registry:
@@ -55,11 +111,12 @@ class Registry:
     def __init__(self) -> None:
         self.executors: dict[str, Executor] = {}
         self._pools: dict[str, dict[Precision, Pool]] = defaultdict(lambda: defaultdict(Pool))
+        self._numbers = itertools.count(1)
 
     def enlist(self, event: ExecutorEnlisted) -> Executor:
         """Takes in an executor whose id is not a member's."""
         ledger = Ledger(Shape(event.num_slots, event.num_blocks, event.block_tokens))
-        executor = Executor(event.executor_id, event.address, event.models, ledger)
+        executor = Executor(event.executor_id, event.address, event.models, ledger, next(self._numbers), event.draining)
         self.executors[executor.executor_id] = executor
         self._join(executor)
         return executor
@@ -75,12 +132,24 @@ class Registry:
 
     def update(self, executor: Executor) -> None:
         """To be called when the executor's ledger has changed."""
-        is_open = executor.ledger.num_slots < executor.ledger.shape.num_slots
-        for pool in self._pools_of(executor):
+        ledger = executor.ledger
+        executor.version += 1
+        slots, blocks = ledger.num_slots, ledger.num_blocks
+        more_slots, more_blocks = slots - executor.counted[0], blocks - executor.counted[1]
+        executor.counted = slots, blocks
+        is_open, load = slots < ledger.shape.num_slots, ledger.load
+        has_victims = ledger.has_displaceable(QosClass.BATCH) or ledger.has_displaceable(QosClass.NORMAL)
+        for pool in executor.pools:
+            pool.slots_in_use += more_slots
+            pool.blocks_in_use += more_blocks
             if is_open:
-                pool.open[executor.executor_id] = executor
+                pool.open.put(executor, load)
             else:
-                pool.open.pop(executor.executor_id, None)
+                pool.open.discard(executor)
+            if has_victims:
+                pool.victims[executor.executor_id] = executor
+            else:
+                pool.victims.pop(executor.executor_id, None)
 
     def pool(self, model: str, wish: Precision) -> tuple[Precision, Pool] | None:
         """The best precision that serves the wish now, and who has it; None if nobody."""
@@ -94,31 +163,41 @@ class Registry:
     def _join(self, executor: Executor) -> None:
         if executor.draining:
             return
+        shape = executor.ledger.shape
         for loaded in executor.models:
             for precision in {loaded.precision, Precision.ANY}:
                 pool = self._pools[loaded.name][precision]
-                pool.members[executor.executor_id] = executor
-                pool.shapes[executor.ledger.shape, loaded.context_tokens] += 1
+                pool.shapes[shape, loaded.context_tokens] += 1
+                if executor.executor_id not in pool.members:
+                    pool.members[executor.executor_id] = executor
+                    pool.num_slots += shape.num_slots
+                    pool.num_blocks += shape.num_blocks
+                    executor.pools.append(pool)
+        executor.counted = 0, 0
         self.update(executor)
 
     def _leave(self, executor: Executor) -> None:
         if executor.draining:
             return
+        shape = executor.ledger.shape
+        for pool in executor.pools:
+            del pool.members[executor.executor_id]
+            pool.open.discard(executor)
+            pool.victims.pop(executor.executor_id, None)
+            pool.num_slots -= shape.num_slots
+            pool.num_blocks -= shape.num_blocks
+            pool.slots_in_use -= executor.counted[0]
+            pool.blocks_in_use -= executor.counted[1]
+        executor.pools.clear()
         for loaded in executor.models:
+            pools = self._pools[loaded.name]
             for precision in {loaded.precision, Precision.ANY}:
-                pools = self._pools[loaded.name]
-                pool = pools[precision]
-                pool.members.pop(executor.executor_id, None)
-                pool.open.pop(executor.executor_id, None)
-                pool.shapes[executor.ledger.shape, loaded.context_tokens] -= 1
-                if not pool.shapes[executor.ledger.shape, loaded.context_tokens]:
-                    del pool.shapes[executor.ledger.shape, loaded.context_tokens]
-                if not pool.shapes:
-                    del pools[precision]
-            if not self._pools[loaded.name]:
+                if precision in pools:
+                    pool = pools[precision]
+                    pool.shapes[shape, loaded.context_tokens] -= 1
+                    if not pool.shapes[shape, loaded.context_tokens]:
+                        del pool.shapes[shape, loaded.context_tokens]
+                    if not pool.members:
+                        del pools[precision]
+            if not pools:
                 del self._pools[loaded.name]
-
-    def _pools_of(self, executor: Executor) -> list[Pool]:
-        if executor.draining:
-            return []
-        return [self._pools[loaded.name][p] for loaded in executor.models for p in (loaded.precision, Precision.ANY)]

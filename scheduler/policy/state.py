@@ -3,20 +3,12 @@
 from dataclasses import dataclass, field
 
 from headrace.core.request import QosClass
-from headrace.scheduler.policy.admission import Bounds, DrainRate
+from headrace.scheduler.policy.admission import DrainRate
+from headrace.scheduler.policy.limits import Limits
 from headrace.scheduler.policy.ordering import Queues
+from headrace.scheduler.policy.prediction import Predictor
 from headrace.scheduler.policy.registry import Registry
 from headrace.scheduler.policy.timers import Timers
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Settings of the policy. `batch_tokens` is the most prompt tokens of one batch of several members."""
-
-    bounds: Bounds
-    lease_s: float
-    batch_tokens: int
-    start_timeout_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -29,6 +21,7 @@ class Tally:
     finished: int = 0
     lost: int = 0  # placed on an executor that was lost
     unstarted: int = 0  # placed, and never started
+    displaced: int = 0  # how often somebody made room for another; not a place of its own
 
 
 @dataclass(slots=True)
@@ -43,14 +36,20 @@ class State:
     now: float = 0.0
     draining: bool = False
     last_batch: int = 0
-    queues: Queues = field(default_factory=Queues)
+    grace_ends: float | None = None  # until then requests wait for executors that have yet to enlist
+    begun: bool = False
+    queues: Queues = field(init=False)
     registry: Registry = field(default_factory=Registry)
+    predictor: Predictor = field(default_factory=Predictor)
     rates: dict[QosClass, DrainRate] = field(default_factory=lambda: {qos: DrainRate() for qos in QosClass})
     active: dict[str, tuple[str, ...]] = field(default_factory=dict)
     deadlines: Timers[str] = field(default_factory=Timers)
     leases: Timers[str] = field(default_factory=Timers)
     starts: Timers[tuple[str, str]] = field(default_factory=Timers)  # (executor id, request id)
     tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
+        self.queues = Queues(self.limits.order)
 
     def hold(self, request_id: str, executor_id: str) -> None:
         self.active[request_id] = (*self.active.get(request_id, ()), executor_id)
@@ -64,7 +63,5 @@ class State:
 
     def next_due(self) -> float | None:
         """When time alone will next change something."""
-        return min(
-            (due for timers in (self.deadlines, self.leases, self.starts) if (due := timers.next_due()) is not None),
-            default=None,
-        )
+        dues = [self.deadlines.next_due(), self.leases.next_due(), self.starts.next_due(), self.grace_ends]
+        return min((due for due in dues if due is not None), default=None)

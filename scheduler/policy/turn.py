@@ -6,17 +6,35 @@ with a new first request, against every executor; and executors with more room, 
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headrace.core.errors import NoExecutor
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import check_servable
-from headrace.scheduler.policy.commands import CloseReason, Command, Dispatch, Drop, Member, Refusal, Refuse, WaitReason
-from headrace.scheduler.policy.ledger import Need, Reservation
-from headrace.scheduler.policy.ordering import Lane, Waiting
+from headrace.scheduler.policy.class_queue import Waiting
+from headrace.scheduler.policy.commands import (
+    CloseReason,
+    Command,
+    Dispatch,
+    Displacement,
+    Drop,
+    Member,
+    Refusal,
+    Refuse,
+    Resume,
+    WaitReason,
+)
+from headrace.scheduler.policy.displacement import make_room
+from headrace.scheduler.policy.events import Request
+from headrace.scheduler.policy.ledger import Need, Reservation, need_of
+from headrace.scheduler.policy.limits import Order
+from headrace.scheduler.policy.ordering import Lane
 from headrace.scheduler.policy.placement import Blocked, fits, place
-from headrace.scheduler.policy.registry import Executor
+from headrace.scheduler.policy.registry import Executor, Pool
 from headrace.scheduler.policy.state import State
+
+_MOST_LOOKED_AT = 16
+"""Of the executors that could make room for a REALTIME request, so many are looked at in one turn."""
 
 
 class Turn:
@@ -25,7 +43,7 @@ class Turn:
     def __init__(self, state: State) -> None:
         self.state = state
         self.commands: list[Command] = []
-        self._heap: list[tuple[tuple[QosClass, int], int, Lane]] = []
+        self._heap: list[tuple[tuple[int, int], int, Lane, Waiting]] = []
         self._numbers = itertools.count()
         self._changed: set[Lane] = set()
         self._freed: dict[str, None] = {}  # a dict for its order: equal inputs, equal commands
@@ -37,6 +55,11 @@ class Turn:
             if other is lane or other.yielding:
                 self._changed.add(other)
                 self._look_at(other)
+
+    def pushed(self, lane: Lane, waiting: Waiting) -> None:
+        """The lane has one more, who may be its first."""
+        if self._head(lane) is waiting:
+            self.head_changed(lane)
 
     def members_changed(self) -> None:
         """Who serves what may be new for every lane."""
@@ -60,68 +83,120 @@ class Turn:
         self.commands.append(Drop(waiting.request))
 
     def dispatch(self) -> list[Command]:
-        """Places all that can be placed and ends the turn."""
+        """Places all that can be placed and ends the turn: REALTIME, then those displaced, then the others."""
         state = self.state
         for executor_id in self._freed:
             if executor := state.registry.executors.get(executor_id):
                 for loaded in executor.models:
                     for lane in state.queues.lanes_of(loaded.name):
                         self._look_at(lane)
-        while self._heap:
-            rank, _, lane = heapq.heappop(self._heap)
-            head = lane.head
-            if head is not None and head.rank == rank:  # else it has been settled since
-                self._settle(lane, head)
+        self._settle_up_to(QosClass.REALTIME)
+        for executor_id in self._freed:
+            if (executor := state.registry.executors.get(executor_id)) and executor.ledger.paused:
+                self._resume(executor)
+        self._settle_up_to(QosClass.BATCH)
         for executor_id, members in self._batches.items():
             self._close(state.registry.executors[executor_id], members)
         return self.commands
 
-    def _look_at(self, lane: Lane) -> None:
-        if head := lane.head:
-            heapq.heappush(self._heap, (head.rank, next(self._numbers), lane))
+    def _settle_up_to(self, last: QosClass) -> None:
+        while self._heap and self._heap[0][0][0] <= last:
+            _, _, lane, head = heapq.heappop(self._heap)
+            if not head.gone and self._head(lane) is head:  # else it has been settled, or overtaken, since
+                self._settle(lane, head)
 
-    def _take_out(self, waiting: Waiting) -> None:
+    def _resume(self, executor: Executor) -> None:
+        """Displaced requests go on in the order of their dispatch, before anybody that waits."""
+        ledger, resumed = executor.ledger, []
+        for request_id, held in list(ledger.paused.items()):
+            if not ledger.can_resume(held):
+                break
+            ledger.resume(request_id)
+            resumed.append(request_id)
+        if resumed:
+            self.state.registry.update(executor)
+            self.commands.append(Resume(executor.executor_id, tuple(resumed)))
+
+    def _head(self, lane: Lane) -> Waiting | None:
+        found = self.state.registry.pool(*lane.key)
+        return lane.head(self.state.now, found[1].load if found else 0.0, self.state.limits)
+
+    def _look_at(self, lane: Lane) -> None:
+        if head := self._head(lane):
+            heapq.heappush(self._heap, (lane.rank(head), next(self._numbers), lane, head))
+
+    def _take_out(self, waiting: Waiting, *, served: bool = False) -> None:
         self.state.deadlines.cancel(waiting.request.request_id)
-        lane = self.state.queues.remove(waiting)
-        head = lane.head
-        if head is None or head.rank > waiting.rank:
-            self.head_changed(lane)
+        self.head_changed(self.state.queues.remove(waiting, served=served))
 
     def _settle(self, lane: Lane, head: Waiting) -> None:
         """Places a lane's first request, refuses it where nobody is left to serve it, or notes what it waits for."""
         found = self.state.registry.pool(*lane.key)
         refusal = check_servable(head.request, self.state.registry)
         if refusal or not found:
-            message = refusal.message if refusal else "no executor"
-            self.refuse(head, Refusal(NoExecutor, f"{message}: those that could have served it left", field="model"))
+            if self.state.grace_ends is None:
+                message = refusal.message if refusal else "no executor"
+                message = f"{message}: those that could have served it left"
+                self.refuse(head, Refusal(NoExecutor, message, field="model"))
             return
         precision, pool = found
         everybody = lane in self._changed
-        candidates = pool.open.values() if everybody else [pool.open[i] for i in self._freed if i in pool.open]
+        candidates: Iterable[Executor] = pool.open.by_load() if everybody else self._freed_of(pool)
         outcome = place(head.request, candidates, self._owed(lane, head))
-        if isinstance(outcome, Blocked):
+        if not isinstance(outcome, Blocked):
+            self._reserve(head, *outcome, precision, ())
+        elif room := self._displace(head.request, pool):
+            self._reserve(head, *room[:2], precision, room[2])
+        else:
+            lane.blocked = head
             lane.yielding = outcome.yielding or (lane.yielding and not everybody)
             head.wait_reason = outcome.wait_reason
-        else:
-            self._reserve(head, *outcome, precision)
+
+    def _freed_of(self, pool: Pool) -> list[Executor]:
+        freed = [pool.members[executor_id] for executor_id in self._freed if executor_id in pool.open]
+        return sorted(freed, key=lambda executor: (executor.ledger.load, executor.number))
+
+    def _displace(self, request: Request, pool: Pool) -> tuple[Executor, Need, tuple[Displacement, ...]] | None:
+        """Makes room for a REALTIME request where others run that may be displaced."""
+        limits = self.state.limits
+        if request.qos_class is not QosClass.REALTIME or limits.order is not Order.QOS or not limits.max_displacements:
+            return None
+        for executor in itertools.islice(pool.victims.values(), _MOST_LOOKED_AT):
+            if not fits(executor.ledger.shape, executor.context_of(request.model), request):
+                continue
+            if displaced := make_room(request, executor.ledger):
+                for each in displaced:
+                    executor.ledger.pause(each.request_id, drop_kv=each.drop_kv, most=limits.max_displacements)
+                self.state.tally.displaced += len(displaced)
+                return executor, need_of(request, executor.ledger.shape.block_tokens), displaced
+        return None
 
     def _owed(self, lane: Lane, head: Waiting) -> Callable[[Executor], bool]:
         """Whether an executor's room belongs to an earlier request, of another lane, that waits for it."""
-        registry = self.state.registry
+        rank = lane.rank(head)
         earlier = [
             (first.request, found[1].members)
             for other in self.state.queues.lanes()
             if other is not lane
-            and (first := other.head) is not None
-            and first.rank < head.rank
-            and (found := registry.pool(*other.key)) is not None
+            and (first := self._head(other)) is not None
+            and other.rank(first) < rank
+            and (found := self.state.registry.pool(*other.key)) is not None
         ]
+        if not earlier:
+            return _nobody
         return lambda executor: any(
             executor.executor_id in members and fits(executor.ledger.shape, executor.context_of(request.model), request)
             for request, members in earlier
         )
 
-    def _reserve(self, head: Waiting, executor: Executor, need: Need, precision: Precision) -> None:
+    def _reserve(
+        self,
+        head: Waiting,
+        executor: Executor,
+        need: Need,
+        precision: Precision,
+        displaced: tuple[Displacement, ...],
+    ) -> None:
         state, request = self.state, head.request
         executor.ledger.reserve(request.request_id, Reservation(need, request, started=False))
         state.registry.update(executor)
@@ -132,9 +207,9 @@ class Turn:
             precision = executor.default_precision(request.model)
         waited_s = state.now - head.since
         wait_reason = head.wait_reason if waited_s else WaitReason.NONE
-        member = Member(request, precision, head.position, wait_reason, waited_s)
+        member = Member(request, precision, head.position, wait_reason, waited_s, displaced)
         self._batches.setdefault(executor.executor_id, []).append(member)
-        self._take_out(head)
+        self._take_out(head, served=True)
 
     def _close(self, executor: Executor, members: list[Member]) -> None:
         """One batch, or several where the token budget cuts it."""
@@ -160,3 +235,7 @@ class Turn:
         self.state.last_batch += 1
         batch_id = f"{self.state.epoch}-{self.state.last_batch}"
         self.commands.append(Dispatch(batch_id, executor.executor_id, executor.address, tuple(members), reason))
+
+
+def _nobody(executor: Executor) -> bool:
+    return False

@@ -2,15 +2,16 @@
 
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.request import Precision, QosClass
-from headrace.scheduler.policy.admission import Bounds
-from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse
+from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Resume
 from headrace.scheduler.policy.events import (
+    Configured,
     Event,
     ExecutorEnlisted,
     ExecutorLost,
@@ -19,14 +20,16 @@ from headrace.scheduler.policy.events import (
     Gathered,
     LoadedModel,
     Request,
+    StepSample,
     Submitted,
     Tick,
     Withdrawn,
 )
+from headrace.scheduler.policy.limits import Bounds, Limits, Order
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.placement import Blocked, fits, place
 from headrace.scheduler.policy.registry import SERVED_BY
-from headrace.scheduler.policy.state import Limits, State
+from headrace.scheduler.policy.state import State
 
 GATEWAYS = ("g1", "g2")
 EXECUTORS = ("e1", "e2", "e3")
@@ -91,9 +94,17 @@ class SchedulerMachine(RuleBasedStateMachine):
                         assert sum(member.request.prompt_tokens for member in members) <= 150
                     for member in members:
                         self._placed(member.request, executor_id, member.precision)
+                        assert member.request.qos_class is QosClass.REALTIME or not member.displaced
+                        for displaced in member.displaced:
+                            held = self.state.registry.executors[executor_id].ledger.reservations[displaced.request_id]
+                            assert held.request.qos_class is not QosClass.REALTIME
+                            assert held.num_displacements <= 2
                 case Refuse(request, _):
                     assert self.where[request.serial] in ("new", "waiting")
                     self.where[request.serial] = "refused"
+                case Resume(executor_id, request_ids):
+                    ledger = self.state.registry.executors[executor_id].ledger
+                    assert all(not ledger.reservations[each].paused for each in request_ids)
                 case Drop(request):
                     assert self.where[request.serial] in ("new", "waiting")
                     self.where[request.serial] = "withdrawn"
@@ -118,9 +129,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         executor = self.state.registry.executors[executor_id]
         assert not executor.draining
         shape, held = executor.ledger.shape, executor.ledger.reservations.values()
-        unknown = [reservation.need for reservation in held if reservation.request is None]
-        slots = sum(h.request.n for h in held if h.request) + sum(need.num_slots for need in unknown)
-        blocks = sum(num_blocks(h.request, shape.block_tokens) for h in held if h.request)
+        unknown = [reservation.held for reservation in held if reservation.request is None]
+        running = [h for h in held if h.request and not h.paused]
+        with_kv = [h for h in held if h.request and not (h.paused and h.dropped)]
+        slots = sum(h.request.n for h in running) + sum(need.num_slots for need in unknown)
+        blocks = sum(num_blocks(h.request, shape.block_tokens) for h in with_kv)
         assert slots <= shape.num_slots
         assert blocks + sum(need.num_blocks for need in unknown) <= shape.num_blocks
         assert any(loaded.name == request.model and loaded.precision == precision for loaded in executor.models)
@@ -143,6 +156,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(fields=requests)
     def submit(self, fields: dict) -> None:
         self.happen(self.submitted(fields))
+
+    @rule(fields=requests, victims=st.sampled_from([QosClass.BATCH, QosClass.NORMAL]), large=st.booleans())
+    def rush(self, fields: dict, victims: QosClass, large: bool) -> None:
+        """Fills the executors, lets everybody start, then somebody comes who cannot wait."""
+        filling = {"qos_class": victims, "n": 1, "prompt_tokens": 70 if large else 8, "deadline_s": None}
+        waiting = [i for i in (f"r{i}" for i in range(12)) if i not in self.state.queues.by_id]
+        for request_id in waiting[:-1]:
+            self.happen(self.submitted(fields | filling | {"request_id": request_id}))
+        for executor_id, executor in list(self.state.registry.executors.items()):
+            self.happen(ExecutorReported(executor_id, tuple(executor.ledger.reservations)))
+        for request_id in waiting[-1:]:
+            self.happen(self.submitted(fields | {"request_id": request_id, "qos_class": QosClass.REALTIME}))
 
     @rule(many=st.lists(requests, min_size=2, max_size=8), executor_id=st.sampled_from(EXECUTORS))
     def gathered(self, many: list[dict], executor_id: str) -> None:
@@ -174,7 +199,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         unknown = data.draw(st.lists(st.sampled_from(["x1", "x2"]), unique=True, max_size=1))
         self.happen(
             ExecutorEnlisted(
-                executor_id, "a:1", tuple(loaded), num_slots, num_blocks, block_tokens, (*running, *unknown)
+                executor_id,
+                "a:1",
+                tuple(loaded),
+                num_slots,
+                num_blocks,
+                block_tokens,
+                (*running, *unknown),
+                tuple(data.draw(st.lists(st.sampled_from([*running, *unknown]), unique=True)) if running else ()),
             )
         )
 
@@ -183,13 +215,26 @@ class SchedulerMachine(RuleBasedStateMachine):
     def report(self, data: st.DataObject, finish: bool, draining: bool) -> None:
         serial = data.draw(st.sampled_from(sorted(self.placed_at)))
         ids = (self.by_serial[serial].request_id,)
-        self.happen(ExecutorReported(self.placed_at[serial], ids, ids if finish else (), draining))
+        tokens = data.draw(st.lists(st.integers(0, 100), max_size=1))
+        paused = data.draw(st.lists(st.sampled_from([f"r{i}" for i in range(12)]), max_size=2))
+        steps = data.draw(
+            st.lists(st.builds(StepSample, st.integers(-1, 9), st.integers(-1, 99), st.floats()), max_size=3)
+        )
+        self.happen(
+            ExecutorReported(
+                self.placed_at[serial], ids, ids if finish else (), draining, tuple(tokens), tuple(paused), tuple(steps)
+            )
+        )
 
     @rule(executor_id=st.sampled_from([*EXECUTORS, "unknown"]), ids=st.lists(st.sampled_from(["r1", "r5", "x1", "x9"])))
     def report_nonsense(self, executor_id: str, ids: list[str]) -> None:
         commands = self.happen(ExecutorReported(executor_id, finished_ids=tuple(ids)))
         if executor_id == "unknown":
             assert any(isinstance(command, Dismiss) for command in commands)
+
+    @rule(order=st.sampled_from(Order), most=st.integers(0, 2))
+    def configure(self, order: Order, most: int) -> None:
+        self.happen(Configured(replace(self.state.limits, order=order, max_displacements=most)))
 
     @rule(executor_id=st.sampled_from(EXECUTORS))
     def lose_executor(self, executor_id: str) -> None:
@@ -225,8 +270,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         for executor in self.state.registry.executors.values():
             ledger = executor.ledger
             held = ledger.reservations.values()
-            assert ledger.num_slots == sum(reservation.need.num_slots for reservation in held)
-            assert ledger.num_blocks == sum(reservation.need.num_blocks for reservation in held)
+            assert ledger.num_slots == sum(reservation.held.num_slots for reservation in held)
+            assert ledger.num_blocks == sum(reservation.held.num_blocks for reservation in held)
+            assert set(ledger.paused) == {i for i, reservation in ledger.reservations.items() if reservation.paused}
+            assert all(not reservation.paused for reservation in ledger.resumed.values())
+            pools = {id(pool): pool for pool in executor.pools}.values()
+            for pool in pools:
+                ledgers = [member.ledger for member in pool.members.values()]
+                assert pool.slots_in_use == sum(each.num_slots for each in ledgers)
+                assert pool.blocks_in_use == sum(each.num_blocks for each in ledgers)
 
     @invariant()
     def queues_keep_their_bounds(self) -> None:
@@ -239,9 +291,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
         """The first of a lane has no room anywhere, save where an earlier one waits for the same executor."""
-        heads = sorted((lane.head for lane in self.state.queues.lanes() if lane.head), key=lambda head: head.rank)
+        lanes = list(self.state.queues.lanes())
+        firsts = [(lane.rank(lane.blocked), lane.blocked) for lane in lanes if lane.blocked and not lane.blocked.gone]
+        assert len(firsts) == len(lanes), "a first request was not looked at"
         kept_for_earlier: set[str] = set()
-        for request in (head.request for head in heads):
+        for request in (head.request for _, head in sorted(firsts, key=lambda first: first[0])):
             found = self.state.registry.pool(request.model, request.precision)
             assert found is not None, "nobody is left to serve it"
             members = found[1].members

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from headrace.core.request import Precision, QosClass
-from headrace.scheduler.policy.admission import Bounds
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew
 from headrace.scheduler.policy.events import (
     Drain,
@@ -26,8 +25,9 @@ from headrace.scheduler.policy.events import (
     Submitted,
     Withdrawn,
 )
+from headrace.scheduler.policy.limits import Bounds, Limits
 from headrace.scheduler.policy.machine import step
-from headrace.scheduler.policy.state import Limits, State
+from headrace.scheduler.policy.state import State
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.toml"))
 

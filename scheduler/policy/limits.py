@@ -1,0 +1,99 @@
+"""The policy's settings: how they are checked, and how a running scheduler takes new ones."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.core.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of each class. A class with nobody waiting takes any one request."""
+
+    max_waiting_requests: int
+    max_waiting_tokens: int
+
+
+class Order(StrEnum):
+    """Who goes first. QOS is the product's; the other two are there to compare with."""
+
+    QOS = "qos"
+    STRICT = "strict"  # classes in strict order, first come first served inside, nobody is displaced
+    FCFS = "fcfs"  # classes count for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the policy. Tokens count prompt and expected answer; shares are of 1.
+
+    `batch_tokens` is the most prompt tokens of one batch of several members. `batch_share` is BATCH's part beside
+    NORMAL up to `quota_load`; from there it falls in a straight line to `batch_floor` at full load. A REALTIME request
+    that has waited for `realtime_wait_s`, or another for `longest_wait_s`, goes out of turn. `grace_s` is how long
+    after its start the scheduler lets requests wait for executors to enlist.
+    """
+
+    bounds: Bounds
+    lease_s: float
+    batch_tokens: int
+    start_timeout_s: float = 10.0
+    grace_s: float = 0.0
+    order: Order = Order.QOS
+    realtime_wait_s: float = 2.0
+    longest_wait_s: float = 60.0
+    batch_share: float = 0.5
+    batch_floor: float = 0.05
+    quota_load: float = 0.7
+    max_displacements: int = 2
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_waiting_requests": (1, 10_000_000),
+    "max_waiting_tokens": (1, 10**12),
+    "batch_tokens": (1, 10**9),
+    "start_timeout_s": (0.1, 3600),
+    "realtime_wait_s": (0, 3600),
+    "longest_wait_s": (0, 86_400),
+    "batch_share": (0.01, 0.99),
+    "batch_floor": (0.01, 0.99),
+    "quota_load": (0, 0.99),
+    "max_displacements": (0, 1000),
+}
+LIVE = (*_RANGES, "order")
+"""What may change while the scheduler runs."""
+
+
+def live_values(limits: Limits) -> dict[str, str]:
+    """The settings that `changed` takes, as text."""
+    flat = {**dataclasses.asdict(limits), **dataclasses.asdict(limits.bounds)}
+    return {name: str(flat[name]) for name in LIVE}
+
+
+def changed(limits: Limits, changes: Mapping[str, str]) -> Limits:
+    """The limits with some settings replaced. Raises InvalidRequest that names every fault, and changes nothing."""
+    faults: list[str] = []
+    values: dict[str, float | int | Order] = {}
+    flat = {**dataclasses.asdict(limits), **dataclasses.asdict(limits.bounds)}
+    for name, text in changes.items():
+        if name not in LIVE:
+            faults.append(f"{name}: no such setting; there are {', '.join(LIVE)}")
+            continue
+        try:
+            values[name] = Order(text) if name == "order" else type(flat[name])(text)
+        except ValueError:
+            wanted = ", ".join(Order) if name == "order" else f"a number ({type(flat[name]).__name__})"
+            faults.append(f"{name}: {text!r} is not {wanted}")
+            continue
+        if name in _RANGES:
+            low, high = _RANGES[name]
+            if not low <= float(values[name]) <= high:  # also refuses NaN
+                faults.append(f"{name}: {text} is outside {low:g}..{high:g}")
+    named = {field.name for field in dataclasses.fields(Bounds)}
+    bounds = dataclasses.replace(limits.bounds, **{k: v for k, v in values.items() if k in named})  # type: ignore[arg-type]
+    new = dataclasses.replace(limits, bounds=bounds, **{k: v for k, v in values.items() if k not in named})  # type: ignore[arg-type]
+    if not faults and new.batch_floor > new.batch_share:
+        faults.append(f"batch_floor: {new.batch_floor:g} is above batch_share, {new.batch_share:g}")
+    if faults:
+        raise InvalidRequest("; ".join(faults), field="settings")
+    return new
