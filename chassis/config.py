@@ -80,6 +80,7 @@ class SchedulerSettings(_Section):
     max_waiting_requests: int = Field(10_000, ge=1, description="of each class")
     max_waiting_tokens: int = Field(20_000_000, ge=1, description="of each class")
     lease_ms: int = Field(3_000, ge=100)
+    grace_ms: int = Field(3_000, ge=0, description="after its start requests wait so long for executors to enlist")
     batch_tokens: int = Field(16_384, ge=1, description="most prompt tokens of one batch of several requests")
     order: str = Field("qos", pattern="^(qos|strict|fcfs)$", description="who goes first; the last two to compare with")
     realtime_wait_s: float = Field(2.0, ge=0, description="then the oldest goes first, not the shortest")

@@ -57,12 +57,11 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings, tracer: Tracer) -> None:
         bounds = Bounds(settings.max_waiting_requests, settings.max_waiting_tokens)
-        lease_s = settings.lease_ms / 1000
         limits = Limits(
             bounds,
-            lease_s=lease_s,
+            lease_s=settings.lease_ms / 1000,
             batch_tokens=settings.batch_tokens,
-            grace_s=lease_s,
+            grace_s=settings.grace_ms / 1000,
             order=Order(settings.order),
             realtime_wait_s=settings.realtime_wait_s,
             longest_wait_s=settings.longest_wait_s,

@@ -137,7 +137,7 @@ async def running(**scheduler: object) -> AsyncIterator[Suite]:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")
     settings = Settings(
-        scheduler=SchedulerSettings(listen="127.0.0.1:0", **{"lease_ms": 60_000, **scheduler}),
+        scheduler=SchedulerSettings(listen="127.0.0.1:0", **{"lease_ms": 60_000, "grace_ms": 0, **scheduler}),
         transport=TransportSettings(drain_s=5),
     )
     async with (
@@ -183,6 +183,14 @@ async def test_a_finished_request_makes_room_for_the_next(suite: Suite) -> None:
     await executor.report(started_request_ids=["r1", "r2"])
     await executor.report(finished_request_ids=["r1"])
     assert (await gateway.placement("r3")).executor_id == "e1"
+
+
+async def test_after_its_start_a_request_waits_for_executors_to_enlist() -> None:
+    async with running(grace_ms=60_000) as suite:
+        gateway = await suite.gateway()
+        await gateway.submit("r1")
+        await suite.executor()
+        assert (await gateway.placement("r1")).executor_id == "e1"
 
 
 async def test_without_an_executor_the_refusal_says_so(suite: Suite) -> None:
