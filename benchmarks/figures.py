@@ -26,6 +26,8 @@ GOALS: Mapping[str, Goal] = {
     "overhead.ttft_ms": Goal("ms", "lower", 3.0),
     "overhead.scheduling_share": Goal("share", "lower", 0.01),
     "exact.mismatches": Goal("answers", "lower", 0.0),
+    "sched.events_per_s": Goal("events/s", "higher", 30_000.0),
+    "sched.growth": Goal("x", "lower", 1.5),
     "exact.cost": Goal("share", "lower", 0.05),
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
-from headrace.benchmarks.scenarios import exact, overhead, saturate, single
+from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         "tokens and logprobs of requests alone against the same in random company, bit for bit",
         exact.run,
         ("exact.mismatches",),
+    ),
+    "sched": Scenario(
+        "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",
+        sched.run,
+        ("sched.events_per_s", "sched.growth"),
     ),
 }

@@ -91,25 +91,27 @@ class ClassQueue:
     def __init__(self, *, shortest_first: bool, fair: bool) -> None:
         self._shortest_first = shortest_first
         self._fair = fair
-        self._all: OrderedDict[int, Waiting] = OrderedDict()
+        self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # by number; to be read only
         self._tenants: dict[str, _Tenant] = {}
         self._turns: list[tuple[float, int, str]] = []  # one entry a tenant in `_tenants`; its time may lag behind
         self._virtual = 0.0
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.waiting)
 
     def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._all.values())
+        return iter(self.waiting.values())
 
     @property
     def oldest(self) -> Waiting | None:
-        return next(iter(self._all.values()), None)
+        for waiting in self.waiting.values():
+            return waiting
+        return None
 
     def push(self, waiting: Waiting) -> None:
         """Numbers must rise."""
         number = waiting.number
-        self._all[number] = waiting
+        self.waiting[number] = waiting
         name = waiting.request.tenant if self._fair else ""
         tenant = self._tenants.get(name)
         if tenant is None:
@@ -124,7 +126,7 @@ class ClassQueue:
     def remove(self, waiting: Waiting, *, served: bool) -> None:
         """Takes it out from wherever it stands; `served`: its tenant pays for it."""
         waiting.gone = True
-        del self._all[waiting.number]
+        del self.waiting[waiting.number]
         tenant = self._tenants[waiting.request.tenant if self._fair else ""]
         tenant.forget_gone()
         if served:
@@ -133,7 +135,7 @@ class ClassQueue:
 
     def first(self, now: float, wait_s: float) -> Waiting | None:
         """Who is next. `wait_s` is the bound on a tenant's oldest where the shortest goes first."""
-        if not self._all:
+        if not self.waiting:
             return None
         while True:
             virtual, number, name = self._turns[0]

@@ -1,6 +1,7 @@
 """The decision core: one event in, commands out. The service, the simulator and the tests drive this one function."""
 
 from headrace.core.errors import DeadlineMissed, Draining, InvalidRequest, NoExecutor
+from headrace.core.request import QosClass
 from headrace.scheduler.policy.admission import check_room, check_sane, check_servable
 from headrace.scheduler.policy.commands import Command, Dismiss, Refusal, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import (
@@ -188,6 +189,7 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
     for request_id in event.running_ids:
         _start(turn, executor, request_id, paused=request_id in paused)
         _agree(turn, executor, request_id, paused=request_id in paused)
+    state.registry.update(executor)
     turn.freed(executor)
     turn.members_changed()
     _renew(turn, executor)
@@ -208,13 +210,18 @@ def _report(turn: Turn, event: ExecutorReported) -> None:
             state.predictor.observe_answer(held.request, tokens[request_id])
         _finish(turn, executor, request_id)
     state.predictor.observe_steps(executor.models[0].name if executor.models else "", event.steps)
-    executor.ledger.confirm(event.paused_ids)
+    if executor.ledger.resumed:
+        executor.ledger.confirm(event.paused_ids)
+        state.registry.update_victims(executor)
     for request_id in event.paused_ids:
         _wake(turn, executor, request_id)
     if event.draining != executor.draining:
         state.registry.set_draining(executor, event.draining)
         turn.members_changed()
-    turn.freed(executor)
+    ledger = executor.ledger
+    realtime_waits = state.queues.backlog[QosClass.REALTIME].num_requests > 0
+    if ledger.num_slots < ledger.shape.num_slots or (realtime_waits and executor.has_victims):
+        turn.freed(executor)
     _renew(turn, executor)
 
 
@@ -230,10 +237,11 @@ def _start(turn: Turn, executor: Executor, request_id: str, *, paused: bool = Fa
     if request_id not in ledger.reservations:
         ledger.reserve_unknown(request_id, paused=paused)
         turn.state.hold(request_id, executor.executor_id)
+        turn.state.registry.update(executor)
     elif not ledger.reservations[request_id].started:
         ledger.start(request_id)
         turn.state.starts.cancel((executor.executor_id, request_id))
-    turn.state.registry.update(executor)
+        turn.state.registry.update_victims(executor)
 
 
 def _agree(turn: Turn, executor: Executor, request_id: str, *, paused: bool) -> None:
@@ -251,6 +259,7 @@ def _wake(turn: Turn, executor: Executor, request_id: str) -> None:
     held = executor.ledger.reservations.get(request_id)
     if held is not None and not held.paused and request_id not in executor.ledger.resumed:
         executor.ledger.doubt(request_id)
+        turn.state.registry.update_victims(executor)
         turn.commands.append(Resume(executor.executor_id, (request_id,)))
 
 
@@ -265,6 +274,7 @@ def _release(turn: Turn, executor: Executor, request_id: str) -> bool:
     if held is None:
         return False
     turn.state.forget(request_id, executor.executor_id)
+    turn.state.registry.update(executor)
     turn.freed(executor)
     return held.request is not None
 

@@ -14,6 +14,7 @@ from headrace.scheduler.policy.commands import WaitReason
 from headrace.scheduler.policy.events import Request
 from headrace.scheduler.policy.limits import Limits, Order
 from headrace.scheduler.policy.quota import Deficit, batch_share
+from headrace.scheduler.policy.registry import Pool
 
 LaneKey = tuple[str, Precision]
 
@@ -35,6 +36,7 @@ class Lane:
     def __init__(self, key: LaneKey, order: Order) -> None:
         self.key = key
         self.yielding = False
+        self.version = 0  # counts who came and went
         self.blocked: Waiting | None = None  # the first, when it was last looked at and found no room
         self._order = order
         qos = order is Order.QOS
@@ -51,8 +53,9 @@ class Lane:
         self._deficit = Deficit()
         self._realtime_in_a_row = 0
 
-    def __len__(self) -> int:
-        return len(self._realtime) + len(self._normal) + len(self._batch)
+    @property
+    def empty(self) -> bool:
+        return not (self._realtime.waiting or self._normal.waiting or self._batch.waiting)
 
     def __iter__(self) -> Iterator[Waiting]:
         for queue in (self._realtime, self._normal, self._batch):
@@ -62,54 +65,61 @@ class Lane:
         """The lower, the sooner, beside the first of other lanes."""
         return (QosClass.NORMAL if self._order is Order.FCFS else waiting.request.qos_class, waiting.number)
 
-    def head(self, now: float, load: float, limits: Limits) -> Waiting | None:
-        """Who is next, at this load of the lane's executors. The same again until something changes or time passes."""
+    def head(self, now: float, pool: Pool | None, limits: Limits) -> Waiting | None:
+        """Who is next for these executors. The same again until something changes or time passes."""
         realtime, normal, batch = self._realtime, self._normal, self._batch
         if self._order is not Order.QOS:
-            first = realtime if len(realtime) else normal if len(normal) else batch
+            first = realtime if realtime.waiting else normal if normal.waiting else batch
             return first.first(now, math.inf)
-        if len(realtime):
+        if realtime.waiting:
             if self._realtime_in_a_row >= OVERDUE_EVERY:
                 for queue in (normal, batch):
                     oldest = queue.oldest
                     if oldest is not None and now - oldest.since >= limits.longest_wait_s:
                         return oldest
             return realtime.first(now, limits.realtime_wait_s)
-        if not len(batch):
+        if not batch.waiting:
             return normal.first(now, math.inf)
-        second = batch.first(now, math.inf)
-        if not len(normal) or second is None:
-            return second
-        first_ = normal.first(now, math.inf)
-        oldest = batch.oldest
-        if first_ is None or oldest is None:
-            return second
+        if not normal.waiting:
+            return batch.first(now, math.inf)
+        return self._of_two(now, pool.load if pool else 0.0, limits)
+
+    def _of_two(self, now: float, load: float, limits: Limits) -> Waiting | None:
+        """NORMAL's first or BATCH's, by their shares."""
+        normal, batch, oldest = self._normal.first(now, math.inf), self._batch.first(now, math.inf), self._batch.oldest
+        if normal is None or batch is None or oldest is None:
+            return normal or batch
         overdue = now - oldest.since >= limits.longest_wait_s
         share = limits.batch_share if overdue else batch_share(load, limits)
-        chosen = self._deficit.choose(first_.cost, second.cost, share)
-        return first_ if chosen is QosClass.NORMAL else second
+        chosen = self._deficit.choose(normal.cost, batch.cost, share)
+        return normal if chosen is QosClass.NORMAL else batch
 
     def num_ahead_of(self, qos_class: QosClass) -> int:
         """How many of its class and of those before it are there."""
         if self._order is Order.FCFS:
-            return len(self._normal)
-        return sum(len(queue) for qos, queue in self._by_class.items() if qos <= qos_class)
+            return len(self._normal.waiting)
+        num = len(self._realtime.waiting)
+        if qos_class >= QosClass.NORMAL:
+            num += len(self._normal.waiting)
+        return num + len(self._batch.waiting) if qos_class is QosClass.BATCH else num
 
     def push(self, waiting: Waiting) -> None:
+        self.version += 1
         self._by_class[waiting.request.qos_class].push(waiting)
 
     def remove(self, waiting: Waiting, *, served: bool) -> None:
         """Takes it out; `served`: its tenant and class pay for it."""
+        self.version += 1
         qos_class = waiting.request.qos_class
         if served and self._order is Order.QOS:
             if qos_class is QosClass.REALTIME:
                 self._realtime_in_a_row += 1
             else:
                 self._realtime_in_a_row = 0
-                if len(self._normal) and len(self._batch):
+                if self._normal.waiting and self._batch.waiting:
                     self._deficit.served(qos_class, waiting.cost)
         self._by_class[qos_class].remove(waiting, served=served)
-        if not (len(self._normal) and len(self._batch)):
+        if not (self._normal.waiting and self._batch.waiting):
             self._deficit.clear()
 
 
@@ -150,7 +160,7 @@ class Queues:
         lanes = self._lanes[request.model]
         lane = lanes[request.precision]
         lane.remove(waiting, served=served)
-        if not len(lane):
+        if lane.empty:
             del lanes[request.precision]
         if not lanes:
             del self._lanes[request.model]

@@ -32,6 +32,7 @@ class Executor:
     draining: bool = False
     pools: "list[Pool]" = field(default_factory=list)
     version: int = 0  # of what the pools have been told
+    has_victims: bool = False  # as the pools have been told
     counted: tuple[int, int] = (0, 0)  # slots and blocks in use, as the pools have been told
 
     def default_precision(self, model: str) -> Precision:
@@ -102,7 +103,8 @@ class Pool:
     @property
     def load(self) -> float:
         """The larger share in use, of slots or of blocks."""
-        return max(self.slots_in_use / max(self.num_slots, 1), self.blocks_in_use / max(self.num_blocks, 1))
+        slots, blocks = self.slots_in_use / self.num_slots, self.blocks_in_use / self.num_blocks
+        return slots if slots > blocks else blocks
 
 
 class Registry:
@@ -138,7 +140,6 @@ class Registry:
         more_slots, more_blocks = slots - executor.counted[0], blocks - executor.counted[1]
         executor.counted = slots, blocks
         is_open, load = slots < ledger.shape.num_slots, ledger.load
-        has_victims = ledger.has_displaceable(QosClass.BATCH) or ledger.has_displaceable(QosClass.NORMAL)
         for pool in executor.pools:
             pool.slots_in_use += more_slots
             pool.blocks_in_use += more_blocks
@@ -146,6 +147,16 @@ class Registry:
                 pool.open.put(executor, load)
             else:
                 pool.open.discard(executor)
+        self.update_victims(executor)
+
+    def update_victims(self, executor: Executor) -> None:
+        """To be called when nothing of the ledger has changed but who runs."""
+        ledger = executor.ledger
+        has_victims = ledger.has_displaceable(QosClass.BATCH) or ledger.has_displaceable(QosClass.NORMAL)
+        if has_victims is executor.has_victims:
+            return
+        executor.has_victims = has_victims
+        for pool in executor.pools:
             if has_victims:
                 pool.victims[executor.executor_id] = executor
             else:
@@ -153,8 +164,12 @@ class Registry:
 
     def pool(self, model: str, wish: Precision) -> tuple[Precision, Pool] | None:
         """The best precision that serves the wish now, and who has it; None if nobody."""
-        pools = self._pools.get(model, {})
-        return next(((precision, pools[precision]) for precision in SERVED_BY[wish] if precision in pools), None)
+        pools = self._pools.get(model)
+        if pools:
+            for precision in SERVED_BY[wish]:
+                if precision in pools:
+                    return precision, pools[precision]
+        return None
 
     def precisions(self, model: str) -> list[Precision]:
         """What the model is loaded in now."""
@@ -174,6 +189,7 @@ class Registry:
                     pool.num_blocks += shape.num_blocks
                     executor.pools.append(pool)
         executor.counted = 0, 0
+        executor.has_victims = False
         self.update(executor)
 
     def _leave(self, executor: Executor) -> None:

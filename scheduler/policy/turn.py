@@ -43,18 +43,21 @@ class Turn:
     def __init__(self, state: State) -> None:
         self.state = state
         self.commands: list[Command] = []
-        self._heap: list[tuple[tuple[int, int], int, Lane, Waiting]] = []
+        self._heap: list[tuple[tuple[int, int], int, Lane, Waiting, int]] = []
         self._numbers = itertools.count()
-        self._changed: set[Lane] = set()
-        self._freed: dict[str, None] = {}  # a dict for its order: equal inputs, equal commands
+        # dicts for their order: equal inputs, equal commands
+        self._changed: dict[Lane, None] = {}
+        self._to_look_at: dict[Lane, None] = {}
+        self._freed: dict[str, None] = {}
+        self._settled: dict[Lane, int] = {}  # at which of its versions
         self._batches: dict[str, list[Member]] = {}
 
     def head_changed(self, lane: Lane) -> None:
         """The lane has a new first request; lanes that left room to the old one may have it now."""
         for other in (lane, *self.state.queues.lanes()):
             if other is lane or other.yielding:
-                self._changed.add(other)
-                self._look_at(other)
+                self._changed[other] = self._to_look_at[other] = None
+                self._settled.pop(other, None)
 
     def pushed(self, lane: Lane, waiting: Waiting) -> None:
         """The lane has one more, who may be its first."""
@@ -64,12 +67,10 @@ class Turn:
     def members_changed(self) -> None:
         """Who serves what may be new for every lane."""
         for lane in self.state.queues.lanes():
-            self._changed.add(lane)
-            self._look_at(lane)
+            self._changed[lane] = self._to_look_at[lane] = None
 
     def freed(self, executor: Executor) -> None:
-        """The executor may have more room."""
-        self.state.registry.update(executor)
+        """The executor has more room, or somebody on it may be displaced who could not be before."""
         self._freed[executor.executor_id] = None
 
     def refuse(self, waiting: Waiting, refusal: Refusal) -> None:
@@ -85,14 +86,12 @@ class Turn:
     def dispatch(self) -> list[Command]:
         """Places all that can be placed and ends the turn: REALTIME, then those displaced, then the others."""
         state = self.state
-        for executor_id in self._freed:
-            if executor := state.registry.executors.get(executor_id):
-                for loaded in executor.models:
-                    for lane in state.queues.lanes_of(loaded.name):
-                        self._look_at(lane)
+        freed = [state.registry.executors[each] for each in self._freed if each in state.registry.executors]
+        for model in {loaded.name: None for executor in freed for loaded in executor.models}:
+            self._to_look_at |= dict.fromkeys(state.queues.lanes_of(model))
         self._settle_up_to(QosClass.REALTIME)
-        for executor_id in self._freed:
-            if (executor := state.registry.executors.get(executor_id)) and executor.ledger.paused:
+        for executor in freed:
+            if executor.ledger.paused:
                 self._resume(executor)
         self._settle_up_to(QosClass.BATCH)
         for executor_id, members in self._batches.items():
@@ -100,9 +99,15 @@ class Turn:
         return self.commands
 
     def _settle_up_to(self, last: QosClass) -> None:
-        while self._heap and self._heap[0][0][0] <= last:
-            _, _, lane, head = heapq.heappop(self._heap)
-            if not head.gone and self._head(lane) is head:  # else it has been settled, or overtaken, since
+        while True:
+            for lane in self._to_look_at:
+                self._look_at(lane)
+            self._to_look_at.clear()
+            if not (self._heap and self._heap[0][0][0] <= last):
+                return
+            _, _, lane, head, version = heapq.heappop(self._heap)
+            if lane.version == version != self._settled.get(lane):  # else it has been looked at again since
+                self._settled[lane] = version
                 self._settle(lane, head)
 
     def _resume(self, executor: Executor) -> None:
@@ -119,11 +124,11 @@ class Turn:
 
     def _head(self, lane: Lane) -> Waiting | None:
         found = self.state.registry.pool(*lane.key)
-        return lane.head(self.state.now, found[1].load if found else 0.0, self.state.limits)
+        return lane.head(self.state.now, found[1] if found else None, self.state.limits)
 
     def _look_at(self, lane: Lane) -> None:
         if head := self._head(lane):
-            heapq.heappush(self._heap, (lane.rank(head), next(self._numbers), lane, head))
+            heapq.heappush(self._heap, (lane.rank(head), next(self._numbers), lane, head, lane.version))
 
     def _take_out(self, waiting: Waiting, *, served: bool = False) -> None:
         self.state.deadlines.cancel(waiting.request.request_id)
@@ -132,15 +137,15 @@ class Turn:
     def _settle(self, lane: Lane, head: Waiting) -> None:
         """Places a lane's first request, refuses it where nobody is left to serve it, or notes what it waits for."""
         found = self.state.registry.pool(*lane.key)
-        refusal = check_servable(head.request, self.state.registry)
-        if refusal or not found:
+        everybody = lane in self._changed
+        if found is None or (everybody and check_servable(head.request, self.state.registry)):
             if self.state.grace_ends is None:
+                refusal = check_servable(head.request, self.state.registry)
                 message = refusal.message if refusal else "no executor"
                 message = f"{message}: those that could have served it left"
                 self.refuse(head, Refusal(NoExecutor, message, field="model"))
             return
         precision, pool = found
-        everybody = lane in self._changed
         candidates: Iterable[Executor] = pool.open.by_load() if everybody else self._freed_of(pool)
         outcome = place(head.request, candidates, self._owed(lane, head))
         if not isinstance(outcome, Blocked):
