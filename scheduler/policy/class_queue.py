@@ -132,6 +132,9 @@ class ClassQueue:
         if served:
             self._virtual = max(self._virtual, tenant.virtual)
             tenant.virtual += waiting.cost
+        if not self.waiting:  # nobody waits, so nobody is behind
+            self._tenants.clear()
+            self._turns.clear()
 
     def first(self, now: float, wait_s: float) -> Waiting | None:
         """Who is next. `wait_s` is the bound on a tenant's oldest where the shortest goes first."""

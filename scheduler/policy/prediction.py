@@ -20,6 +20,7 @@ _REFIT_STEPS = 32
 _ENOUGH_STEPS = 64
 _ENOUGH_ANSWERS = 20.0
 _LONGEST_STEP_S = 60.0
+_MOST_TOKENS = 1 << 24
 
 
 class StepModel:
@@ -39,7 +40,8 @@ class StepModel:
     def observe(self, samples: Sequence[StepSample]) -> None:
         """Nonsense (negative, endless) is passed over."""
         for sample in samples:
-            if not (0 < sample.duration_s < _LONGEST_STEP_S and sample.num_decodes >= 0 and sample.prefill_tokens >= 0):
+            counts = sample.num_decodes, sample.prefill_tokens
+            if not (0 < sample.duration_s < _LONGEST_STEP_S and all(0 <= each <= _MOST_TOKENS for each in counts)):
                 continue
             x = (1.0, float(sample.num_decodes), sample.prefill_tokens * self._scale[2])
             for i in range(3):
@@ -91,7 +93,7 @@ class AnswerLengths:
         self._cells = [0.0] * 32
 
     def observe(self, tokens: int) -> None:
-        if tokens <= 0:
+        if not 0 < tokens <= _MOST_TOKENS:
             return
         self.weight = self.weight * _FORGET_ANSWER + 1.0
         self._sum = self._sum * _FORGET_ANSWER + tokens
