@@ -41,7 +41,17 @@ def make_room(request: Request, ledger: Ledger) -> tuple[Displacement, ...] | No
             for request_id, held in ledger.displaceable(qos_class):
                 if blocks > 0 and request_id not in chosen:
                     chosen[request_id] = True
+                    slots -= held.need.num_slots
                     blocks -= held.need.num_blocks
     if blocks > 0:
         return None
+    for request_id in reversed(list(chosen)):  # a small one may have been taken before one that suffices alone
+        held = ledger.reservations[request_id]
+        freed = held.held.num_blocks if chosen[request_id] else 0
+        if slots + held.held.num_slots <= 0 and blocks + freed <= 0:
+            del chosen[request_id]
+            slots, blocks = slots + held.held.num_slots, blocks + freed
+        elif chosen[request_id] and not held.paused and blocks + freed <= 0:
+            chosen[request_id] = False
+            blocks += freed
     return tuple(Displacement(request_id, drop_kv) for request_id, drop_kv in chosen.items())

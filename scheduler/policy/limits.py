@@ -80,14 +80,15 @@ def changed(limits: Limits, changes: Mapping[str, str]) -> Limits:
             faults.append(f"{name}: no such setting; there are {', '.join(LIVE)}")
             continue
         try:
-            values[name] = Order(text) if name == "order" else type(flat[name])(text)
+            value = Order(text) if name == "order" else type(flat[name])(text)
         except ValueError:
             wanted = ", ".join(Order) if name == "order" else f"a number ({type(flat[name]).__name__})"
             faults.append(f"{name}: {text!r} is not {wanted}")
             continue
-        if name in _RANGES:
+        values[name] = value
+        if not isinstance(value, Order):
             low, high = _RANGES[name]
-            if not low <= float(values[name]) <= high:  # also refuses NaN
+            if not low <= value <= high:  # also refuses NaN
                 faults.append(f"{name}: {text} is outside {low:g}..{high:g}")
     named = {field.name for field in dataclasses.fields(Bounds)}
     bounds = dataclasses.replace(limits.bounds, **{k: v for k, v in values.items() if k in named})  # type: ignore[arg-type]
