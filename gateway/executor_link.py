@@ -169,6 +169,7 @@ def _start(generation: Generation, placement: Placement, now: float) -> pb.Start
         trace=to_frame(generation.trace),
         batch_trace=to_frame(placement.batch_trace),
         batch_id=placement.batch_id,
+        displaced=placement.displaced,
     )
 
 

@@ -1,6 +1,6 @@
 """The gateway's own values: a generation as asked, as placed, and as it comes back. No wire format, no effects.
 
-Logprobs pass through untouched as wire messages: the gateway never looks inside.
+Logprobs and displacements pass through untouched as wire messages: the gateway never looks inside.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from headrace.api.types.v1.types_pb2 import Logprobs
+from headrace.api.types.v1.types_pb2 import Displacement, Logprobs
 from headrace.core.model import ModelInfo
 from headrace.core.request import FinishReason, Precision, QosClass, Sampling
 from headrace.gateway.ports import Message
@@ -58,7 +58,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the scheduler put a request."""
+    """Where the scheduler put a request, and who makes room for it there."""
 
     executor_id: str
     address: str
@@ -66,6 +66,7 @@ class Placement:
     batch_size: int
     precision: Precision
     batch_trace: SpanContext
+    displaced: Sequence[Displacement] = ()
 
 
 @dataclass(slots=True)

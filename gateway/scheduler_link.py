@@ -147,4 +147,5 @@ def _placement(member: pb.Placement) -> Placement:
         batch_size=member.batch_size,
         precision=Precision(member.precision) if member.precision in _PRECISIONS else Precision.ANY,
         batch_trace=link_to(member.batch_trace),
+        displaced=member.displaced,
     )

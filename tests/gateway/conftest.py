@@ -20,7 +20,7 @@ from headrace.api.executor.v1 import executor_pb2 as ex
 from headrace.api.executor.v1 import executor_pb2_grpc
 from headrace.api.scheduler.v1 import scheduler_pb2 as sc
 from headrace.api.scheduler.v1 import scheduler_pb2_grpc
-from headrace.api.types.v1.types_pb2 import TraceContext
+from headrace.api.types.v1.types_pb2 import Displacement, TraceContext
 from headrace.chassis.config import Settings, load_settings
 from headrace.client import AsyncClient
 from headrace.core.errors import ModelNotFound
@@ -90,6 +90,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.cancelled: list[str] = []
         self.holding = False
         self.refusal: sc.Refusal | None = None
+        self.displaced: list[Displacement] = []
         self.streams: list[asyncio.Queue[sc.SubmitResponse]] = []
 
     def placement(self, request_id: str) -> sc.SubmitResponse:
@@ -103,6 +104,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     batch_size=3,
                     precision="PRECISION_INT8",
                     batch_trace=TraceContext(traceparent=BATCH_TRACE),
+                    displaced=self.displaced,
                 )
             ]
         )

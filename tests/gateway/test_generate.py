@@ -1,6 +1,6 @@
 """The path of a generation through the real gateway."""
 
-from headrace.api.types.v1.types_pb2 import Logprobs, TokenLogprob
+from headrace.api.types.v1.types_pb2 import Displacement, Logprobs, TokenLogprob
 from headrace.chassis import signals
 from headrace.core.request import FinishReason, Precision
 
@@ -29,6 +29,13 @@ async def test_streams_an_answer_with_usage_last(world):
 
 def submission_batch_trace(w):
     return w.scheduler.placement("").placements[0].batch_trace.traceparent
+
+
+async def test_who_makes_room_travels_from_the_placement_to_the_start(world):
+    async with world() as w:
+        w.scheduler.displaced = [Displacement(request_id="a"), Displacement(request_id="b", drop_kv=True)]
+        await w.client.generate("bytes", "x")
+        assert list(w.executor.starts[0].displaced) == w.scheduler.displaced
 
 
 async def test_draws_a_seed_and_fills_in_max_tokens(world):
