@@ -5,13 +5,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 from headrace.benchmarks.peers.environment import last_line
 from headrace.chassis.config import TransportSettings
 from headrace.client import AsyncClient
+from headrace.client.values import Qos
 from headrace.core.errors import Unavailable
 from headrace.standalone.readiness import await_serving
 
@@ -27,17 +29,23 @@ class Suite:
         self.model = model
         self.pid = pid
 
-    async def stream(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[int]:
+    async def stream(self, prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
         """Tokens of each piece; the shape that the closed loop drives."""
-        async for piece in self.client.stream(self.model, prompt, max_tokens=max_tokens, ignore_eos=True):
+        async for piece in self.client.stream(
+            self.model, prompt, qos=cast(Qos, qos), max_tokens=max_tokens, ignore_eos=True
+        ):
             yield len(piece.token_ids)
 
 
 @asynccontextmanager
-async def started(model: str, log: Path) -> AsyncIterator[Suite]:
-    """Starts the suite on free ports, waits until it serves, drains it at the end. Raises Unavailable."""
+async def started(model: str, log: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Suite]:
+    """Starts the suite on free ports, waits until it serves, drains it at the end; `settings` as HEADRACE_* variables.
+
+    Raises Unavailable.
+    """
     ports = _free_ports(("GATEWAY", "SCHEDULER", "EXECUTOR", "PREPROCESS"))
     addresses = {f"HEADRACE_{service}__LISTEN": f"127.0.0.1:{port}" for service, port in ports.items()}
+    addresses["HEADRACE_GATEWAY__SCHEDULER"] = addresses["HEADRACE_SCHEDULER__LISTEN"]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
         process = await asyncio.create_subprocess_exec(
@@ -45,7 +53,10 @@ async def started(model: str, log: Path) -> AsyncIterator[Suite]:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=os.environ | addresses | {"HEADRACE_GATEWAY__SCHEDULER": addresses["HEADRACE_SCHEDULER__LISTEN"]},
+            env=os.environ
+            | (settings or {})
+            | addresses
+            | {"HEADRACE_GATEWAY__SCHEDULER": addresses["HEADRACE_SCHEDULER__LISTEN"]},
             start_new_session=True,
         )
     gateway = addresses["HEADRACE_GATEWAY__LISTEN"]

@@ -3,6 +3,7 @@
 First line out: {"ready": {...}}, what runs with which versions and settings. Then for each command in
   {"cmd": "saturate", "prompts", "num_streams", "max_tokens", "warm_s", "window_s"}
   {"cmd": "single", "prompts", "max_tokens"}
+  {"cmd": "open", "arrivals", "window_s"}, where the peer's stream takes a class
 one line out: {"result": {...}} or {"error": "..."}. End of input ends the driver.
 """
 
@@ -17,6 +18,7 @@ from importlib.metadata import version
 from typing import Any, TextIO
 
 from headrace.benchmarks.closed_loop import Stream, closed_loop, one_by_one
+from headrace.benchmarks.open_loop import Arrival, open_loop
 
 Options = Mapping[str, Any]
 OpenPeer = Callable[[Options], AbstractAsyncContextManager[Stream]]
@@ -54,5 +56,9 @@ async def _run(stream: Stream, command: Mapping[str, Any]) -> dict[str, Any]:
         case "single":
             replies = await one_by_one(stream, command["prompts"], command["max_tokens"])
             return {"replies": [asdict(reply) for reply in replies]}
+        case "open":
+            arrivals = [Arrival(**arrival) for arrival in command["arrivals"]]
+            outcomes = await open_loop(stream, arrivals, command["window_s"])
+            return {"outcomes": [asdict(outcome) for outcome in outcomes]}
         case other:
             raise ValueError(f"no command {other!r}")

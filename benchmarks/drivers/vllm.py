@@ -9,6 +9,8 @@ from importlib import import_module
 from headrace.benchmarks.closed_loop import Stream
 from headrace.benchmarks.drivers.serve import Options, main
 
+PRIORITY = {"realtime": 0, "normal": 1, "batch": 2}
+
 
 @asynccontextmanager
 async def open_peer(options: Options) -> AsyncIterator[Stream]:
@@ -30,11 +32,12 @@ async def open_peer(options: Options) -> AsyncIterator[Stream]:
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
         disable_log_stats=True,
+        scheduling_policy="priority",  # first come first served among equals
     )
     engine = vllm.AsyncLLMEngine.from_engine_args(arguments)
     ids = itertools.count()
 
-    async def stream(prompt: Sequence[int], max_tokens: int) -> AsyncIterator[int]:
+    async def stream(prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
         settings = vllm.SamplingParams(
             max_tokens=max_tokens,
             temperature=0.0,
@@ -43,7 +46,7 @@ async def open_peer(options: Options) -> AsyncIterator[Stream]:
             output_kind=sampling.RequestOutputKind.DELTA,
         )
         request = {"prompt_token_ids": list(prompt)}
-        async for output in engine.generate(request, settings, request_id=str(next(ids))):
+        async for output in engine.generate(request, settings, request_id=str(next(ids)), priority=PRIORITY[qos]):
             yield len(output.outputs[0].token_ids)
 
     try:

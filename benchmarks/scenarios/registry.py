@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
-from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single
+from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, vip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "tokens and logprobs of requests alone against the same in random company, bit for bit",
         exact.run,
         ("exact.mismatches",),
+    ),
+    "vip": Scenario(
+        "one in ten realtime in a flood at 120 %: classes against first come first served, and vLLM's priorities",
+        vip.run,
+        ("vip.realtime_mean_cut", "vip.realtime_p99_cut", "vip.normal_throughput_change"),
     ),
     "sched": Scenario(
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",

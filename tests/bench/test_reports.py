@@ -6,8 +6,9 @@ import pytest
 
 from headrace.benchmarks.closed_loop import Reply, Window
 from headrace.benchmarks.lab import Lab
+from headrace.benchmarks.open_loop import Outcome
 from headrace.benchmarks.peers.running import Peers, differing
-from headrace.benchmarks.scenarios import exact, overhead, saturate, single
+from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, vip
 from headrace.client.values import TokenLogprob, TokenLogprobs
 from headrace.core.model import ModelInfo
 from headrace.models.repository import ModelEntry
@@ -83,3 +84,36 @@ def test_settings_are_told_apart_by_what_differs() -> None:
     candidates = [{"kv": "u8", "threads": 2}, {"kv": "bf16", "threads": 2}]
     assert differing(candidates[1], candidates) == "kv=bf16"
     assert differing(candidates[0], candidates[:1]) == "its only settings"
+
+
+def test_vip_compares_first_tokens_and_what_normal_gets(lab: Lab) -> None:
+    def outcomes(realtime_s: float, normal_tokens: int) -> list[Outcome]:
+        return [
+            *(Outcome("realtime", realtime_s, 9.0, 9.0, 10, 10) for _ in range(3)),
+            Outcome("normal", 5.0, 9.0, 9.0, 500, normal_tokens),
+            Outcome("batch", 5.0, 9.0, 9.0, 500, 7),
+        ]
+
+    rounds = {"headrace": [outcomes(0.5, 99)], "fcfs": [outcomes(5.0, 100)]}
+    report = vip.report(lab, rounds, 4.0, 10.0, {"vllm": "left out"}, {})
+    assert [figure.value for figure in report.figures] == pytest.approx([0.9, 0.9, -0.01])
+    assert [(row.system, row.values.get("class")) for row in report.rows][-2:] == [("fcfs", "batch"), ("vllm", None)]
+
+
+def test_sched_takes_the_larger_queue(lab: Lab) -> None:
+    samples = [
+        sched.Sample(waiting, gathered, 1000, seconds)
+        for gathered in (1, 16)
+        for waiting, seconds in ((1_000, 0.02 / gathered), (100_000, 0.025 / gathered))
+    ]
+    report = sched.report(lab, samples)
+    assert [figure.value for figure in report.figures] == pytest.approx([640_000, 1.25])
+
+
+def test_a_fleet_keeps_its_slots_full_and_its_queue_long() -> None:
+    fleet = sched.Fleet(num_waiting=50, seed=1, num_executors=3)
+    sample = fleet.take(fleet.events(), 300, 1)
+    assert sample.num_events == 300
+    assert fleet.state.tally.finished == 100
+    assert len(fleet.state.queues.by_id) >= 40
+    assert all(each.ledger.num_slots >= sched.NUM_SLOTS - 1 for each in fleet.state.registry.executors.values())
