@@ -17,6 +17,8 @@ SHORTEST_RETRY_S = 0.05
 LONGEST_RETRY_S = 30.0
 UNKNOWN_RETRY_S = 1.0
 RETRY_SHARE = 16
+MOST = 2**31 - 1
+"""More than any request has of anything."""
 
 
 class DrainRate:
@@ -61,6 +63,8 @@ def check_sane(request: Request) -> Refusal | None:
     for field, value, low in bounds:
         if value < low:
             return Refusal(InvalidRequest, f"{field} is too small", field=field, limit=f">= {low}")
+        if value > MOST:
+            return Refusal(InvalidRequest, f"{field} is too large", field=field, limit=f"<= {MOST}")
     return None
 
 

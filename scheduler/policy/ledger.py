@@ -150,8 +150,9 @@ class Ledger:
         self.resumed[request_id] = reservation
 
     def can_resume(self, reservation: Reservation) -> bool:
-        held, need = reservation.held, reservation.need
-        return self.has_slots(need) and self.num_blocks - held.num_blocks + need.num_blocks <= self.shape.num_blocks
+        """Whether its slots are free, and where it lost them its blocks."""
+        need, more_blocks = reservation.need, reservation.need.num_blocks - reservation.held.num_blocks
+        return self.has_slots(need) and (not more_blocks or self.has_blocks(Need(0, more_blocks)))
 
     def displaceable(self, qos_class: QosClass) -> Iterator[tuple[str, Reservation]]:
         """Running requests of the class that may be displaced, the last started first: it loses least."""

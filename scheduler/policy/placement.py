@@ -52,6 +52,8 @@ def place(
             continue
         if ledger.paused and request.qos_class is not QosClass.REALTIME:
             continue
+        if request.request_id in ledger.reservations:
+            continue  # it runs there from an earlier life of its own
         if owed(executor):
             yielding = True
             continue

@@ -111,7 +111,7 @@ class Turn:
                 self._settle(lane, head)
 
     def _resume(self, executor: Executor) -> None:
-        """Displaced requests go on in the order of their dispatch, before anybody that waits."""
+        """Displaced requests go on in the order of their displacement, before anybody that waits."""
         ledger, resumed = executor.ledger, []
         for request_id, held in list(ledger.paused.items()):
             if not ledger.can_resume(held):
@@ -147,26 +147,32 @@ class Turn:
             return
         precision, pool = found
         candidates: Iterable[Executor] = pool.open.by_load() if everybody else self._freed_of(pool)
-        outcome = place(head.request, candidates, self._owed(lane, head))
+        owed = self._owed(lane, head)
+        outcome = place(head.request, candidates, owed)
         if not isinstance(outcome, Blocked):
             self._reserve(head, *outcome, precision, ())
-        elif room := self._displace(head.request, pool):
+        elif room := self._displace(head.request, pool, owed):
             self._reserve(head, *room[:2], precision, room[2])
         else:
             lane.blocked = head
-            lane.yielding = outcome.yielding or (lane.yielding and not everybody)
+            may_displace = head.request.qos_class is QosClass.REALTIME and owed is not _nobody
+            lane.yielding = outcome.yielding or may_displace or (lane.yielding and not everybody)
             head.wait_reason = outcome.wait_reason
 
     def _freed_of(self, pool: Pool) -> list[Executor]:
         freed = [pool.members[executor_id] for executor_id in self._freed if executor_id in pool.open]
         return sorted(freed, key=lambda executor: (executor.ledger.load, executor.number))
 
-    def _displace(self, request: Request, pool: Pool) -> tuple[Executor, Need, tuple[Displacement, ...]] | None:
-        """Makes room for a REALTIME request where others run that may be displaced."""
+    def _displace(
+        self, request: Request, pool: Pool, owed: Callable[[Executor], bool]
+    ) -> tuple[Executor, Need, tuple[Displacement, ...]] | None:
+        """Makes room for a REALTIME request where others run that may be displaced, and nobody earlier waits."""
         limits = self.state.limits
         if request.qos_class is not QosClass.REALTIME or limits.order is not Order.QOS or not limits.max_displacements:
             return None
         for executor in itertools.islice(pool.victims.values(), _MOST_LOOKED_AT):
+            if request.request_id in executor.ledger.reservations or owed(executor):
+                continue
             if not fits(executor.ledger.shape, executor.context_of(request.model), request):
                 continue
             if displaced := make_room(request, executor.ledger):
