@@ -27,6 +27,7 @@ TTFT_MS = "headrace.ttft_ms"
 PROMPT_TOKENS = "headrace.prompt_tokens"
 QUEUE_POSITION = "headrace.queue.position"
 WAIT_REASON = "headrace.queue.wait_reason"
+DISPLACED_IDS = "headrace.queue.displaced"  # the requests that made room for this one
 EXECUTOR_ID = "headrace.executor.id"
 BATCH_ID = "headrace.batch.id"
 BATCH_SIZE = "headrace.batch.size"

@@ -85,5 +85,7 @@ def _describe(span: Span, dispatch: Dispatch, member: Member, batch: SpanContext
             signals.BATCH_CLOSE_REASON: dispatch.close_reason.name.lower(),
         }
     )
+    if member.displaced:
+        span.set_attribute(signals.DISPLACED_IDS, [each.request_id for each in member.displaced])
     if batch.is_valid:
         span.add_link(batch)

@@ -60,7 +60,8 @@ def test_arrivals_have_the_rate_and_differ_by_seed() -> None:
     times = poisson_times(50.0, 100.0, 3)
     assert times == sorted(times) == poisson_times(50.0, 100.0, 3) != poisson_times(50.0, 100.0, 4)
     assert len(times) == pytest.approx(5000, rel=0.05)
-    assert times[0] > 0 and times[-1] < 100.0
+    assert times[0] > 0
+    assert times[-1] < 100.0
 
 
 def test_a_steady_rate_ignores_both_ends() -> None:
