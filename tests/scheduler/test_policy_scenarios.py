@@ -1,7 +1,8 @@
 """Runs tests/scenarios/*.toml: events in, commands out, compared as lines that read like sentences.
 
 A file has a title, limits, and turns. A turn's events are taken in together at its time; each event is a table whose
-first key names it: submit, withdraw, gateway_lost, enlist, report, lost, drain. A turn expects exactly its lines.
+first key names it: submit, withdraw, gateway_lost, enlist, report, lost, configure, drain. A turn expects exactly its
+lines; renewals are left out where a file says `quiet = true`. `repeat` takes a turn so many times, with {i} counting.
 """
 
 import tomllib
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from headrace.core.request import Precision, QosClass
-from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew
+from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Member, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import (
+    Configured,
     Drain,
     ExecutorEnlisted,
     ExecutorLost,
@@ -22,10 +24,11 @@ from headrace.scheduler.policy.events import (
     LoadedModel,
     Occurrence,
     Request,
+    StepSample,
     Submitted,
     Withdrawn,
 )
-from headrace.scheduler.policy.limits import Bounds, Limits
+from headrace.scheduler.policy.limits import Bounds, Limits, Order, changed
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.state import State
 
@@ -33,12 +36,13 @@ SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.toml"))
 
 
 def to_state(limits: dict[str, Any]) -> State:
-    bounds = Bounds(limits.get("max_waiting_requests", 100), limits.get("max_waiting_tokens", 100_000))
-    return State(Limits(bounds, limits.get("lease_s", 1000.0), limits.get("batch_tokens", 10_000)))
+    named = {"lease_s": 1000.0, "batch_tokens": 10_000} | limits
+    bounds = Bounds(named.pop("max_waiting_requests", 100), named.pop("max_waiting_tokens", 100_000))
+    return State(Limits(bounds, order=Order(named.pop("order", "qos")), **named))
 
 
-def to_event(table: dict[str, Any], serial: int) -> Occurrence:
-    """The event that a table stands for; what it leaves out takes the default here."""
+def to_event(table: dict[str, Any], serial: int, limits: Limits) -> Occurrence:
+    """The event that a table stands for; what it leaves out takes the default here; changes are to `limits`."""
     match table:
         case {"submit": request_id, **rest}:
             named = {"qos_class": QosClass[rest.pop("class", "normal").upper()]}
@@ -54,10 +58,20 @@ def to_event(table: dict[str, Any], serial: int) -> Occurrence:
             context = rest.get("context_tokens", 1000)
             loaded = tuple(LoadedModel(name, Precision[precision.upper()], context) for name, _, precision in models)
             capacity = [rest.get("slots", 2), rest.get("blocks", 100), rest.get("block_tokens", 16)]
-            return ExecutorEnlisted(executor_id, f"{executor_id}:1", loaded, *capacity, tuple(rest.get("running", [])))
+            running, paused = tuple(rest.get("running", [])), tuple(rest.get("paused", []))
+            return ExecutorEnlisted(executor_id, f"{executor_id}:1", loaded, *capacity, running, paused)
         case {"report": executor_id, **rest}:
-            started, finished = tuple(rest.get("started", [])), tuple(rest.get("finished", []))
-            return ExecutorReported(executor_id, started, finished, rest.get("draining", False))
+            return ExecutorReported(
+                executor_id,
+                tuple(rest.get("started", [])),
+                tuple(rest.get("finished", [])),
+                rest.get("draining", False),
+                tuple(rest.get("output_tokens", [])),
+                tuple(rest.get("paused", [])),
+                tuple(StepSample(*sample) for sample in rest.get("steps", [])),
+            )
+        case {"configure": dict(changes)}:
+            return Configured(changed(limits, {name: str(value) for name, value in changes.items()}))
         case {"lost": executor_id}:
             return ExecutorLost(executor_id)
         case {"drain": True}:
@@ -68,7 +82,7 @@ def to_event(table: dict[str, Any], serial: int) -> Occurrence:
 def to_line(command: Command) -> str:
     match command:
         case Dispatch(_, executor_id, _, members, reason):
-            names = " ".join(f"{member.request.request_id}/{member.precision.name.lower()}" for member in members)
+            names = " ".join(map(to_name, members))
             return f"dispatch to {executor_id}: {names} ({reason.name.lower()})"
         case Refuse(request, refusal):
             field = f" {refusal.field}" if refusal.field else ""
@@ -76,21 +90,45 @@ def to_line(command: Command) -> str:
             return f"refuse {request.request_id}: {refusal.kind.reason}{field}{retry}"
         case Drop(request):
             return f"drop {request.request_id}"
+        case Resume(executor_id, request_ids):
+            return f"resume on {executor_id}: {' '.join(request_ids)}"
         case Renew(executor_id, _):
             return f"renew {executor_id}"
         case Dismiss(executor_id, refusal):
             return f"dismiss {executor_id}: {refusal.kind.reason}"
 
 
+def to_name(member: Member) -> str:
+    """`r/int8`, and in brackets who makes room: `-b`, or `-b*` where it loses its KV too."""
+    displaced = " ".join(f"-{each.request_id}{'*' if each.drop_kv else ''}" for each in member.displaced)
+    return f"{member.request.request_id}/{member.precision.name.lower()}" + (f"[{displaced}]" if displaced else "")
+
+
+def counted(value: Any, i: int) -> Any:
+    """The value with {i}, and {j} for the next, replaced in all of its strings."""
+    match value:
+        case str():
+            return value.replace("{i}", str(i)).replace("{j}", str(i + 1))
+        case list():
+            return [counted(each, i) for each in value]
+        case dict():
+            return {key: counted(each, i) for key, each in value.items()}
+    return value
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
     scenario = tomllib.loads(path.read_text(encoding="utf-8"))
     state = to_state(scenario.get("limits", {}))
-    for number, turn in enumerate(scenario["turn"]):
-        events = tuple(to_event(table, number * 1000 + i) for i, table in enumerate(turn.get("events", [])))
-        lines = [to_line(command) for command in step(state, Gathered(events), turn["at"])]
+    turns = [counted(turn, i) for turn in scenario["turn"] for i in range(turn.get("repeat", 1))]
+    for number, turn in enumerate(turns):
+        tables = enumerate(turn.get("events", []))
+        events = tuple(to_event(table, number * 1000 + i, state.limits) for i, table in tables)
+        commands = step(state, Gathered(events), turn["at"])
+        quiet = scenario.get("quiet", False)
+        lines = [to_line(command) for command in commands if not (quiet and isinstance(command, Renew))]
         assert lines == turn["expect"], f"turn {number} at {turn['at']}"
 
 
 def test_there_are_scenarios() -> None:
-    assert len(SCENARIOS) >= 10
+    assert len(SCENARIOS) >= 30
