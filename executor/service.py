@@ -13,7 +13,7 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.executor.v1 import executor_pb2 as pb
 from headrace.api.executor.v1 import executor_pb2_grpc
-from headrace.chassis.outbox import Outbox
+from headrace.chassis.outbox import LONGEST_WRITE_S, Outbox
 from headrace.chassis.status import to_fault
 from headrace.core.errors import Draining, HeadraceError, ModelNotFound
 from headrace.executor.codec import to_job, to_output
@@ -26,13 +26,20 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
     """Gateways' sessions over one worker. `enlist` tells the scheduler what started and finished."""
 
     def __init__(
-        self, executor_id: str, model: str, tracer: Tracer, enlist: EnlistLink, max_message_bytes: int
+        self,
+        executor_id: str,
+        model: str,
+        tracer: Tracer,
+        enlist: EnlistLink,
+        max_message_bytes: int,
+        longest_write_s: float = LONGEST_WRITE_S,
     ) -> None:
         self._executor_id = executor_id
         self._model = model
         self._tracer = tracer
         self._enlist = enlist
         self._max_message_bytes = max_message_bytes
+        self._longest_write_s = longest_write_s
         self._sessions: dict[int, Outbox[pb.Output]] = {}
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
@@ -52,23 +59,20 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         if result.started or result.finished:
             self._enlist.report(result.started, result.finished)
 
-    async def Execute(
+    async def Execute(  # type: ignore[override]
         self,
         request_iterator: AsyncIterator[pb.ExecuteRequest],
         context: grpc.aio.ServicerContext[pb.ExecuteRequest, pb.ExecuteResponse],
-    ) -> AsyncIterator[pb.ExecuteResponse]:
+    ) -> None:
         number, session = next(self._numbers), Outbox[pb.Output](self._max_message_bytes)
         self._sessions[number] = session
-        reader = asyncio.create_task(self._read(request_iterator, number, session))
-        reader.add_done_callback(lambda _: session.close())
+        reading = self._read(request_iterator, number, session)
         try:
-            async for outputs in session.frames():
-                yield pb.ExecuteResponse(outputs=outputs)
-            if reader.done():
-                reader.result()
+            await session.exchange(
+                reading, lambda outputs: context.write(pb.ExecuteResponse(outputs=outputs)), self._longest_write_s
+            )
         finally:
             del self._sessions[number]
-            reader.cancel()
             self._worker.cancel(number)
 
     def close_sessions(self) -> None:

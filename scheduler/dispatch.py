@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
+from headrace.chassis.outbox import Outbox
 from headrace.core.errors import Cancelled, Draining, InvalidRequest
-from headrace.scheduler.outbox import Outbox
 from headrace.scheduler.policy.events import GatewayLost, Occurrence, Withdrawn
 
 Answer = pb.Placement | pb.Refusal
@@ -53,7 +53,6 @@ class Gateways:
 
     def _lost(self, gateway_id: str, outbox: Outbox[Answer]) -> None:
         self._post(GatewayLost(gateway_id))
-        for answer in outbox.items:
+        for answer in outbox.take_back():
             if isinstance(answer, pb.Placement):
                 self._post(Withdrawn(gateway_id, answer.request_id))
-        outbox.items.clear()

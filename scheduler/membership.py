@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
+from headrace.chassis.outbox import Outbox
 from headrace.core.errors import Cancelled, Draining, HeadraceError
-from headrace.scheduler.outbox import Outbox
 from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorLost, Occurrence
 
 

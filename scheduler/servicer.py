@@ -1,17 +1,17 @@
 """The scheduler's two calls: frames in become events, what gathers in an outbox becomes frames out."""
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceServicer
+from headrace.chassis.outbox import Outbox, joined
 from headrace.chassis.telemetry import from_frame
 from headrace.core.errors import InvalidRequest
 from headrace.scheduler.codec import to_enlisted, to_refusal, to_reported, to_request, to_response
 from headrace.scheduler.dispatch import Answer, Gateways
 from headrace.scheduler.membership import Members
-from headrace.scheduler.outbox import Outbox
 from headrace.scheduler.policy.events import Occurrence, Submitted, Withdrawn
 from headrace.scheduler.tracing import QueueSpans
 
@@ -41,7 +41,7 @@ class SchedulerService(SchedulerServiceServicer):
         event = to_enlisted(first.enlistment)
         with self._members.enlisted(event) as outbox:
             reading = self._read_reports(event.executor_id, request_iterator)
-            await outbox.exchange(reading, lambda responses: context.write(_gathered(responses)))
+            await outbox.exchange(reading, lambda responses: context.write(joined(responses)))
 
     async def _read_submissions(
         self, first: pb.SubmitRequest, rest: AsyncIterator[pb.SubmitRequest], outbox: Outbox[Answer]
@@ -69,11 +69,3 @@ class SchedulerService(SchedulerServiceServicer):
                     "a frame after the first is no report", field="report", limit="after the first frame"
                 )
             self._post(to_reported(executor_id, frame.report))
-
-
-def _gathered(responses: Iterable[pb.EnlistResponse]) -> pb.EnlistResponse:
-    """One frame: the last lease, everybody who goes on."""
-    frame = pb.EnlistResponse()
-    for response in responses:
-        frame.MergeFrom(response)
-    return frame

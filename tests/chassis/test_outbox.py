@@ -1,13 +1,17 @@
 """Frames carry what has gathered, in order, and never more than a message holds."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
+import pytest
 from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.api.preprocess.v1.preprocess_pb2 import PreparedItem, PrepareResponse
-from headrace.chassis.outbox import Outbox
+from headrace.api.scheduler.v1.scheduler_pb2 import EnlistResponse
+from headrace.chassis.outbox import Outbox, joined
+from headrace.core.errors import Cancelled, Draining, InvalidRequest, Overloaded
 
 BOUND_BYTES = 200
 
@@ -69,3 +73,88 @@ async def test_an_item_taken_back_does_not_go_out_nor_its_twin() -> None:
     outbox.discard(item(1, "never put in"))
     outbox.close()
     assert [[one.request_id for one in frame] for frame in await collected(outbox)] == [["twin", "other"]]
+
+
+async def test_what_is_taken_back_is_what_has_not_gone_out() -> None:
+    outbox: Outbox[PreparedItem] = Outbox(BOUND_BYTES)
+    items = [item(150, name) for name in "abc"]
+    for one in items:
+        outbox.put(one)
+    frames = outbox.frames()
+    assert await anext(frames) == items[:1]
+    assert not outbox.discard(items[0])
+    assert outbox.take_back() == items[1:]
+    assert not outbox.discard(items[1])
+    outbox.close()
+    assert [frame async for frame in frames] == []
+
+
+async def test_the_first_close_counts_and_what_has_gathered_goes_out_before_its_error() -> None:
+    outbox: Outbox[PreparedItem] = Outbox(BOUND_BYTES)
+    sent: list[PreparedItem] = []
+
+    async def reading() -> None:
+        outbox.put(item(1, "a"))
+        outbox.close(Draining("leaving"))
+        outbox.close(Cancelled("too late"))
+        await asyncio.Event().wait()
+
+    with pytest.raises(Draining):
+        await outbox.exchange(reading(), writes_to(sent))
+    assert [one.request_id for one in sent] == ["a"]
+
+
+async def test_an_exchange_ends_with_what_it_has_to_say_once_the_peer_has_sent_its_last() -> None:
+    outbox: Outbox[PreparedItem] = Outbox(BOUND_BYTES)
+    sent: list[PreparedItem] = []
+
+    async def reading() -> None:
+        outbox.put(item(1, "answer"))
+
+    await outbox.exchange(reading(), writes_to(sent))
+    assert [one.request_id for one in sent] == ["answer"]
+
+
+async def test_what_the_peer_did_wrong_ends_the_exchange_after_what_has_gathered() -> None:
+    outbox: Outbox[PreparedItem] = Outbox(BOUND_BYTES)
+    sent: list[PreparedItem] = []
+
+    async def reading() -> None:
+        outbox.put(item(1, "answer"))
+        raise InvalidRequest("nonsense")
+
+    with pytest.raises(InvalidRequest):
+        await outbox.exchange(reading(), writes_to(sent))
+    assert [one.request_id for one in sent] == ["answer"]
+
+
+async def test_a_peer_that_does_not_read_is_cut_off_and_no_longer_read() -> None:
+    outbox: Outbox[PreparedItem] = Outbox(BOUND_BYTES)
+    outbox.put(item(1))
+    ended = []
+
+    async def reading() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def stalled(items: list[PreparedItem]) -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(30):
+        with pytest.raises(Overloaded):
+            await outbox.exchange(reading(), stalled, longest_write_s=0.01)
+    assert ended
+
+
+def writes_to(sent: list[PreparedItem]) -> Callable[[list[PreparedItem]], Awaitable[None]]:
+    async def write(items: list[PreparedItem]) -> None:
+        sent.extend(items)
+
+    return write
+
+
+def test_joined_parts_are_one_frame() -> None:
+    parts = [EnlistResponse(lease_ms=1, resumed_request_ids=["a"]), EnlistResponse(resumed_request_ids=["b"])]
+    assert joined(parts) == EnlistResponse(lease_ms=1, resumed_request_ids=["a", "b"])
