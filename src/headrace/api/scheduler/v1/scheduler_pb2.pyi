@@ -449,3 +449,348 @@ class EnlistResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnlistResponse: _TypeAlias = EnlistResponse  # noqa: Y015
+
+@_typing.final
+class GetSettingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSettingsRequest: _TypeAlias = GetSettingsRequest  # noqa: Y015
+
+@_typing.final
+class GetSettingsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SettingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """all that can be set, with the values in effect"""
+
+    def __init__(
+        self,
+        *,
+        settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSettingsResponse: _TypeAlias = GetSettingsResponse  # noqa: Y015
+
+@_typing.final
+class SetSettingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SettingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """those to change"""
+
+    def __init__(
+        self,
+        *,
+        settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSettingsRequest: _TypeAlias = SetSettingsRequest  # noqa: Y015
+
+@_typing.final
+class SetSettingsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SettingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """all that can be set, with the values in effect"""
+
+    def __init__(
+        self,
+        *,
+        settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSettingsResponse: _TypeAlias = SetSettingsResponse  # noqa: Y015
+
+@_typing.final
+class GetStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetStatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLASSES_FIELD_NUMBER: _builtins.int
+    NUM_RUNNING_FIELD_NUMBER: _builtins.int
+    NUM_DISPLACED_FIELD_NUMBER: _builtins.int
+    TALLY_FIELD_NUMBER: _builtins.int
+    EXECUTORS_FIELD_NUMBER: _builtins.int
+    STEP_MODELS_FIELD_NUMBER: _builtins.int
+    num_running: _builtins.int
+    """placed and not ended, less those displaced"""
+    num_displaced: _builtins.int
+    """now"""
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassStatus]: ...
+    @_builtins.property
+    def tally(self) -> Global___Tally: ...
+    @_builtins.property
+    def executors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutorStatus]: ...
+    @_builtins.property
+    def step_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepModelStatus]:
+        """of the models whose steps have been reported"""
+
+    def __init__(
+        self,
+        *,
+        classes: _abc.Iterable[Global___ClassStatus] | None = ...,
+        num_running: _builtins.int = ...,
+        num_displaced: _builtins.int = ...,
+        tally: Global___Tally | None = ...,
+        executors: _abc.Iterable[Global___ExecutorStatus] | None = ...,
+        step_models: _abc.Iterable[Global___StepModelStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tally", b"tally"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "executors", b"executors", "num_displaced", b"num_displaced", "num_running", b"num_running", "step_models", b"step_models", "tally", b"tally"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class ClassStatus(_message.Message):
+    """What waits of a class."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QOS_CLASS_FIELD_NUMBER: _builtins.int
+    NUM_WAITING_FIELD_NUMBER: _builtins.int
+    WAITING_TOKENS_FIELD_NUMBER: _builtins.int
+    qos_class: _types_pb2.QosClass.ValueType
+    num_waiting: _builtins.int
+    waiting_tokens: _builtins.int
+    """prompts and the most that their answers can have"""
+    def __init__(
+        self,
+        *,
+        qos_class: _types_pb2.QosClass.ValueType = ...,
+        num_waiting: _builtins.int = ...,
+        waiting_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_waiting", b"num_waiting", "qos_class", b"qos_class", "waiting_tokens", b"waiting_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassStatus: _TypeAlias = ClassStatus  # noqa: Y015
+
+@_typing.final
+class Tally(_message.Message):
+    """Since the scheduler's start. Every submission waits, is placed, or is counted in one of the others but displaced."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBMITTED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    UNSTARTED_FIELD_NUMBER: _builtins.int
+    DISPLACED_FIELD_NUMBER: _builtins.int
+    submitted: _builtins.int
+    refused: _builtins.int
+    withdrawn: _builtins.int
+    """by its gateway, or with it"""
+    finished: _builtins.int
+    lost: _builtins.int
+    """with its executor"""
+    unstarted: _builtins.int
+    """placed, and its Start never came"""
+    displaced: _builtins.int
+    """how often one made room for another"""
+    def __init__(
+        self,
+        *,
+        submitted: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        withdrawn: _builtins.int = ...,
+        finished: _builtins.int = ...,
+        lost: _builtins.int = ...,
+        unstarted: _builtins.int = ...,
+        displaced: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["displaced", b"displaced", "finished", b"finished", "lost", b"lost", "refused", b"refused", "submitted", b"submitted", "unstarted", b"unstarted", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tally: _TypeAlias = Tally  # noqa: Y015
+
+@_typing.final
+class ExecutorStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTOR_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    NUM_SLOTS_IN_USE_FIELD_NUMBER: _builtins.int
+    NUM_SLOTS_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_IN_USE_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    executor_id: _builtins.str
+    address: _builtins.str
+    num_slots_in_use: _builtins.int
+    """in use is what is promised; above num_slots where it runs what nobody placed"""
+    num_slots: _builtins.int
+    num_blocks_in_use: _builtins.int
+    num_blocks: _builtins.int
+    draining: _builtins.bool
+    load: _builtins.float
+    """the larger share in use, of slots or of blocks"""
+    def __init__(
+        self,
+        *,
+        executor_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        num_slots_in_use: _builtins.int = ...,
+        num_slots: _builtins.int = ...,
+        num_blocks_in_use: _builtins.int = ...,
+        num_blocks: _builtins.int = ...,
+        draining: _builtins.bool = ...,
+        load: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "executor_id", b"executor_id", "load", b"load", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutorStatus: _TypeAlias = ExecutorStatus  # noqa: Y015
+
+@_typing.final
+class StepModelStatus(_message.Message):
+    """What a step of a model takes, as learned: step_ms + decode_ms * decodes + prefill_token_ms * prefill tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    STEP_MS_FIELD_NUMBER: _builtins.int
+    DECODE_MS_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    NUM_STEPS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    step_ms: _builtins.float
+    decode_ms: _builtins.float
+    prefill_token_ms: _builtins.float
+    num_steps: _builtins.int
+    """learned from"""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        step_ms: _builtins.float = ...,
+        decode_ms: _builtins.float = ...,
+        prefill_token_ms: _builtins.float = ...,
+        num_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_ms", b"decode_ms", "model", b"model", "num_steps", b"num_steps", "prefill_token_ms", b"prefill_token_ms", "step_ms", b"step_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepModelStatus: _TypeAlias = StepModelStatus  # noqa: Y015

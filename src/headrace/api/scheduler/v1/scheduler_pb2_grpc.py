@@ -140,3 +140,165 @@ class SchedulerService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class SchedulerAdminServiceStub(object):
+    """For those who run it: what it does now, and settings that change while it runs.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.GetSettings = channel.unary_unary(
+                '/headrace.scheduler.v1.SchedulerAdminService/GetSettings',
+                request_serializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetSettingsRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetSettingsResponse.FromString,
+                _registered_method=True)
+        self.SetSettings = channel.unary_unary(
+                '/headrace.scheduler.v1.SchedulerAdminService/SetSettings',
+                request_serializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.SetSettingsRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.SetSettingsResponse.FromString,
+                _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/headrace.scheduler.v1.SchedulerAdminService/GetStatus',
+                request_serializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+
+
+class SchedulerAdminServiceServicer(object):
+    """For those who run it: what it does now, and settings that change while it runs.
+    """
+
+    def GetSettings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSettings(self, request, context):
+        """All of the changes or, where one is wrong, none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SchedulerAdminServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'GetSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSettings,
+                    request_deserializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetSettingsRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetSettingsResponse.SerializeToString,
+            ),
+            'SetSettings': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSettings,
+                    request_deserializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.SetSettingsRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.SetSettingsResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatusRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatusResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'headrace.scheduler.v1.SchedulerAdminService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('headrace.scheduler.v1.SchedulerAdminService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SchedulerAdminService(object):
+    """For those who run it: what it does now, and settings that change while it runs.
+    """
+
+    @staticmethod
+    def GetSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.scheduler.v1.SchedulerAdminService/GetSettings',
+            headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetSettingsRequest.SerializeToString,
+            headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSettings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.scheduler.v1.SchedulerAdminService/SetSettings',
+            headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.SetSettingsRequest.SerializeToString,
+            headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.SetSettingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.scheduler.v1.SchedulerAdminService/GetStatus',
+            headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatusRequest.SerializeToString,
+            headrace_dot_api_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

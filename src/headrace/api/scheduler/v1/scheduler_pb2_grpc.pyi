@@ -62,3 +62,52 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         """One stream an executor: membership and reports up, lease renewals down."""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class SchedulerAdminServiceStub:
+    """For those who run it: what it does now, and settings that change while it runs."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> SchedulerAdminServiceAsyncStub: ...
+    GetSettings: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetSettingsRequest, _scheduler_pb2.GetSettingsResponse]
+    SetSettings: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SetSettingsRequest, _scheduler_pb2.SetSettingsResponse]
+    """All of the changes or, where one is wrong, none."""
+    GetStatus: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatusRequest, _scheduler_pb2.GetStatusResponse]
+
+@_typing.type_check_only
+class SchedulerAdminServiceAsyncStub(SchedulerAdminServiceStub):
+    """For those who run it: what it does now, and settings that change while it runs."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    GetSettings: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetSettingsRequest, _scheduler_pb2.GetSettingsResponse]  # type: ignore[assignment]
+    SetSettings: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SetSettingsRequest, _scheduler_pb2.SetSettingsResponse]  # type: ignore[assignment]
+    """All of the changes or, where one is wrong, none."""
+    GetStatus: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatusRequest, _scheduler_pb2.GetStatusResponse]  # type: ignore[assignment]
+
+class SchedulerAdminServiceServicer(metaclass=_abc_1.ABCMeta):
+    """For those who run it: what it does now, and settings that change while it runs."""
+
+    @_abc_1.abstractmethod
+    def GetSettings(
+        self,
+        request: _scheduler_pb2.GetSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.GetSettingsResponse, _abc.Awaitable[_scheduler_pb2.GetSettingsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SetSettings(
+        self,
+        request: _scheduler_pb2.SetSettingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.SetSettingsResponse, _abc.Awaitable[_scheduler_pb2.SetSettingsResponse]]:
+        """All of the changes or, where one is wrong, none."""
+
+    @_abc_1.abstractmethod
+    def GetStatus(
+        self,
+        request: _scheduler_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.GetStatusResponse, _abc.Awaitable[_scheduler_pb2.GetStatusResponse]]: ...
+
+def add_SchedulerAdminServiceServicer_to_server(servicer: SchedulerAdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
