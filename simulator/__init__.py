@@ -1,0 +1,1 @@
+"""The real policy in virtual time: `headrace.scheduler.policy.machine` against simulated executors and workloads."""

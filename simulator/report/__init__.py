@@ -1,0 +1,1 @@
+"""A run in figures, as a table, as a picture."""
