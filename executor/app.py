@@ -73,7 +73,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
         loop.call_soon_threadsafe(breaks, error)
 
     async with open_channel(own.scheduler, settings.transport) as channel:
-        link = EnlistLink(channel, enlistment, lambda: worker.status())
+        link = EnlistLink(channel, enlistment, lambda: worker)
         service = ExecutorService(executor_id, entry.info.name, tracer, link, settings.transport.max_message_bytes)
         worker = Worker(
             engine,
@@ -102,8 +102,8 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
                         finally:
                             readiness.cancel()
                             await handle.set_ready(False)
+                            await link.drain()
                             service.draining = True
-                            link.drain()
                             with contextlib.suppress(TimeoutError):
                                 async with asyncio.timeout(settings.transport.drain_s):
                                     await link.idle.wait()

@@ -11,7 +11,7 @@ from headrace.chassis.status import to_fault
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import Sampling
 from headrace.executor.sequence import Job
-from headrace.executor.worker import Delta
+from headrace.executor.step_result import Delta
 
 _OPTIONAL = {
     "temperature",
@@ -43,6 +43,7 @@ def to_job(start: Start, session: int) -> Job:
         priority=start.priority,
         deadline=time.monotonic() + start.deadline_ms / 1000 if start.deadline_ms else None,
         trace=(start.trace, start.batch_trace, start.batch_id),
+        displaced=tuple((each.request_id, each.drop_kv) for each in start.displaced),
     )
 
 

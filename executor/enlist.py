@@ -9,13 +9,15 @@ import grpc
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceStub
-from headrace.executor.worker import WorkerStatus
+from headrace.executor.worker import Worker
 
 log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 2.0
 _FIRST_LEASE_S = 3.0
+_HEARD_S = 1.0  # how long a leaving executor waits for the scheduler to hear of it
+_UNDER_WAY_S = 0.1  # and then for starts of placements that were under way
 
 
 class _Reports:
@@ -25,18 +27,19 @@ class _Reports:
     def __init__(self) -> None:
         self.started: list[str] = []
         self.finished: list[str] = []
+        self.output_tokens: list[int] = []  # beside `finished`
         self.wake = asyncio.Event()
 
 
 class EnlistLink:
-    """`enlistment()` describes the executor afresh at each try; `status()` gives the counts of a report."""
+    """`enlistment()` describes the executor afresh at each try; `worker()` runs what is reported."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, enlistment: Callable[[], pb.Enlistment], status: Callable[[], WorkerStatus]
+        self, channel: grpc.aio.Channel, enlistment: Callable[[], pb.Enlistment], worker: Callable[[], Worker]
     ) -> None:
         self._stub = SchedulerServiceStub(channel)
         self._enlistment = enlistment
-        self._status = status
+        self._worker = worker
         self._running: set[str] = set()
         self._reports = _Reports()
         self._lease_s = _FIRST_LEASE_S
@@ -44,11 +47,17 @@ class EnlistLink:
         self.idle = asyncio.Event()  # nothing runs here
         self.idle.set()
         self.draining = False
+        self._told = False  # a report has gone out that says so
+        self._heard = asyncio.Event()
 
-    def report(self, started: list[str], finished: list[str]) -> None:
-        """Goes out with the next frame, at once. A request that starts and finishes in one turn is in both lists."""
+    def report(self, started: list[str], finished: list[str], output_tokens: list[int] | None = None) -> None:
+        """Goes out with the next frame, at once. A request that starts and finishes in one turn is in both lists.
+
+        `output_tokens` stand beside `finished`; none were made where they are left out.
+        """
         self._reports.started += started
         self._reports.finished += finished
+        self._reports.output_tokens += output_tokens or [0] * len(finished)
         self._running.update(started)
         self._running.difference_update(finished)
         if self._running:
@@ -57,10 +66,15 @@ class EnlistLink:
             self.idle.set()
         self._reports.wake.set()
 
-    def drain(self) -> None:
-        """Tells the scheduler to place nothing more here."""
+    async def drain(self) -> None:
+        """Tells the scheduler to place nothing more here, and waits until it has heard, if it does so soon."""
         self.draining = True
         self._reports.wake.set()
+        if self.enlisted.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HEARD_S):
+                    await self._heard.wait()
+            await asyncio.sleep(_UNDER_WAY_S)
 
     async def run(self) -> None:
         """Keeps the executor enlisted until cancelled."""
@@ -68,7 +82,12 @@ class EnlistLink:
         while True:
             try:
                 async for response in self._stub.Enlist(self._frames()):
-                    self._lease_s = response.lease_ms / 1000
+                    if response.lease_ms:
+                        self._lease_s = response.lease_ms / 1000
+                    if response.resumed_request_ids:
+                        self._worker().resume(response.resumed_request_ids)
+                    if self._told:
+                        self._heard.set()
                     if not self.enlisted.is_set():
                         log.info("enlisted, lease %.1f s", self._lease_s)
                         self.enlisted.set()
@@ -77,12 +96,16 @@ class EnlistLink:
                 if self.enlisted.is_set() or backoff_s == _FIRST_BACKOFF_S:
                     log.warning("scheduler unreachable (%s), enlisting again", error.code().name)
             self.enlisted.clear()
+            self._worker().alone = True  # displaced requests go on by themselves: nobody else will say so
             await asyncio.sleep(backoff_s)
             backoff_s = min(_LONGEST_BACKOFF_S, backoff_s * 2)
 
     async def _frames(self) -> AsyncIterator[pb.EnlistRequest]:
+        self._worker().alone = False
         enlistment = self._enlistment()
         enlistment.running_request_ids.extend(self._running)
+        enlistment.paused_request_ids.extend(self._worker().paused_ids)
+        enlistment.draining = self._told = self.draining
         reports = self._reports = _Reports()  # the enlistment says all that was before
         yield pb.EnlistRequest(enlistment=enlistment)
         while True:
@@ -92,14 +115,27 @@ class EnlistLink:
             reports.wake.clear()
             started, reports.started = reports.started, []
             finished, reports.finished = reports.finished, []
-            status = self._status()
+            output_tokens, reports.output_tokens = reports.output_tokens, []
+            worker = self._worker()
+            status = worker.status()
             yield pb.EnlistRequest(
                 report=pb.ExecutorReport(
                     started_request_ids=started,
                     finished_request_ids=finished,
+                    finished_output_tokens=output_tokens,
+                    paused_request_ids=worker.paused_ids,
                     num_running=status.num_running,
                     num_blocks_in_use=status.num_blocks_in_use,
                     num_steps=status.num_steps,
                     draining=self.draining,
+                    steps=[
+                        pb.StepSample(
+                            num_decodes=sample.num_decodes,
+                            prefill_tokens=sample.prefill_tokens,
+                            duration_us=round(sample.duration_s * 1e6),
+                        )
+                        for sample in worker.take_samples()
+                    ],
                 )
             )
+            self._told = self.draining

@@ -20,7 +20,8 @@ from headrace.executor.sampler import SequenceSampler
 class Job:
     """One request as it arrives: n answers to one prompt.
 
-    `deadline` is monotonic seconds; `session` says whose it is; `trace` is the spans' business only.
+    `deadline` is monotonic seconds; `session` says whose it is; `displaced` are the requests that make room for it,
+    each with whether its KV goes too; `trace` is the spans' business only.
     """
 
     session: int
@@ -30,11 +31,16 @@ class Job:
     priority: int = 0
     deadline: float | None = None
     trace: Any = None
+    displaced: tuple[tuple[str, bool], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`token_ids` [capacity] holds prompt and answer, the first `num_tokens` of them valid; `past` are in the KV."""
+    """`token_ids` [capacity] holds prompt and answer, the first `num_tokens` of them valid; `past` are in the KV.
+
+    `for_forks` are the blocks of answers that begin where the prompt ends: new ones, or `replayed` ones whose KV was
+    `dropped`.
+    """
 
     job: Job
     index: int
@@ -49,12 +55,15 @@ class Sequence:
     first_token_ns: int = 0
     finish: FinishReason = FinishReason.NONE
     for_forks: list[Reservation] = field(default_factory=list)
+    dropped: bool = False
+    replayed: "list[Sequence]" = field(default_factory=list)
 
     def release(self) -> None:
         """Gives back what the sequence holds."""
         self.table.release()
         for reservation in self.for_forks:
             reservation.release()
+        self.for_forks = []
 
     @property
     def num_pending(self) -> int:
@@ -64,6 +73,18 @@ class Sequence:
     @property
     def num_answer_tokens(self) -> int:
         return self.num_tokens - len(self.job.prompt_ids)
+
+    @property
+    def num_prompt_pending(self) -> int:
+        """Of them, those of the prompt."""
+        return len(self.job.prompt_ids) - self.past
+
+    @property
+    def forks_to_come(self) -> int:
+        """How many further answers begin when the prompt is through."""
+        if self.replayed:
+            return len(self.replayed)
+        return self.job.sampling.n - 1 if self.num_tokens == len(self.job.prompt_ids) else 0
 
     @property
     def prefilling(self) -> bool:

@@ -19,7 +19,8 @@ from headrace.core.errors import Draining, HeadraceError, ModelNotFound
 from headrace.executor.codec import to_job, to_output
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.spans import record
-from headrace.executor.worker import StepResult, Worker
+from headrace.executor.step_result import StepResult
+from headrace.executor.worker import Worker
 
 
 class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
@@ -57,7 +58,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
                 session.put(to_output(delta))
             record(self._tracer, self._executor_id, delta, now_ns)
         if result.started or result.finished:
-            self._enlist.report(result.started, result.finished)
+            self._enlist.report(result.started, result.finished, result.output_tokens)
 
     async def Execute(  # type: ignore[override]
         self,

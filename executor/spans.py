@@ -5,7 +5,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
 from headrace.chassis import signals
 from headrace.chassis.telemetry import from_frame, link_to
 from headrace.core.request import FinishReason
-from headrace.executor.worker import Delta
+from headrace.executor.step_result import Delta
 
 
 def record(tracer: Tracer, executor_id: str, delta: Delta, now_ns: int) -> None:

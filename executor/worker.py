@@ -1,7 +1,7 @@
 """The step loop: continuous batching over one engine, in one thread of its own.
 
-It owns sequences, slots and KV blocks. Work comes in by `submit` and `cancel` from any thread and takes effect at the
-next step boundary; what a step produced goes out by one callback a step. It knows nothing of gRPC.
+Work comes in from any thread and takes effect at the next step boundary; what a step produced goes out by one callback
+a step. It knows nothing of gRPC.
 """
 
 import logging
@@ -10,45 +10,27 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.errors import DeadlineMissed, EngineFault, HeadraceError, InvalidRequest, PoolExhausted
+from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
 from headrace.core.request import FinishReason
-from headrace.executor.engines.protocol import Engine, StepOutput, StepPlan
-from headrace.executor.kv.block_table import BlockTable
+from headrace.executor.engines.protocol import Engine, StepOutput
 from headrace.executor.kv.blocks import BlockPool
 from headrace.executor.planner import Row, plan_rows
-from headrace.executor.sampler import Choice, SequenceSampler
+from headrace.executor.residents import Residents
+from headrace.executor.sampler import Choice
 from headrace.executor.sequence import Job, Sequence
+from headrace.executor.step_plan import to_step_plan
+from headrace.executor.step_result import Delta, StepResult
 
 log = logging.getLogger(__name__)
 
 _IDLE_RELEASE_S = 1.0  # how long without work until freed blocks' pages go back to the system
+_PAUSED_LOOK_S = 0.05  # how often the deadlines of displaced requests are looked at while nothing runs
 _MAX_CONSECUTIVE_FAULTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """One sequence's new token, its end, or its failure. `sequence` is for the trace: its times and counts."""
-
-    job: Job
-    index: int
-    choice: Choice | None = None
-    finish: FinishReason = FinishReason.NONE
-    error: HeadraceError | None = None
-    sequence: Sequence | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one turn of the loop produced: deltas in order, requests that left altogether."""
-
-    deltas: list[Delta] = field(default_factory=list)
-    started: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
+_KEPT_SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +45,32 @@ class WorkerStatus:
     num_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """What one step took: sequences that decoded, prompt tokens beside them, seconds in the engine."""
+
+    num_decodes: int
+    prefill_tokens: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    session: int
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Resume:
+    request_ids: tuple[str, ...]
+
+
 class Worker:
     """Runs `engine` for up to `num_slots` sequences at once, `step_tokens` new tokens a step.
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
-    if the loop must stop. Use as a context manager: leaving joins the thread and returns all memory.
+    if the loop must stop. While `alone` is set, displaced requests go on by themselves as slots allow. Use as a context
+    manager: leaving joins the thread and returns all memory.
     """
 
     def __init__(
@@ -84,17 +87,17 @@ class Worker:
         self.num_slots = num_slots
         self.num_steps = 0
         self.num_tokens = 0
+        self.alone = False
         self.pool = BlockPool(engine.spec.num_blocks, engine.spec.block_tokens)
         self._eos_token_ids = eos_token_ids
         self._step_tokens = step_tokens
         self._deliver = deliver
         self._failed = failed
-        self._inbox: deque[Job | tuple[int, str | None]] = deque()
+        self._inbox: deque[Job | _Cancel | _Resume] = deque()
         self._wake = threading.Event()
         self._stopping = False
-        self._sequences: list[Sequence] = []
-        self._open_answers: dict[tuple[int, str], int] = {}
-        self._arrivals = 0
+        self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
+        self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
         self._faults = 0
         self._dirty = False
         # dummy rows fill steps of too few rows; they write to blocks of their own
@@ -122,59 +125,78 @@ class Worker:
 
     def cancel(self, session: int, request_id: str | None = None) -> None:
         """Ends the request, or all of the session's, at the next step boundary. Unknown ones are ignored."""
-        self._inbox.append((session, request_id))
+        self._inbox.append(_Cancel(session, request_id))
         self._wake.set()
 
+    def resume(self, request_ids: Iterable[str]) -> None:
+        """Lets displaced requests go on at the first step boundary at which there is room. Unknown ones are ignored."""
+        self._inbox.append(_Resume(tuple(request_ids)))
+        self._wake.set()
+
+    @property
+    def paused_ids(self) -> tuple[str, ...]:
+        """The requests that are displaced now."""
+        return self._residents.paused_ids
+
+    def take_samples(self) -> list[StepSample]:
+        """Some of the steps since the last call, the newest."""
+        samples = []
+        while self._samples:
+            samples.append(self._samples.popleft())
+        return samples
+
     def status(self) -> WorkerStatus:
+        residents = self._residents
         return WorkerStatus(
-            num_running=len(self._open_answers),
+            num_running=residents.num_requests,
             num_waiting=len(self._inbox),
-            num_slots_in_use=len(self._sequences),
+            num_slots_in_use=len(residents.running),
             num_blocks_in_use=self.pool.num_in_use - self._base_blocks,
             num_steps=self.num_steps,
             num_tokens=self.num_tokens,
         )
 
     def _run(self) -> None:
-        result = StepResult()
+        result, residents = StepResult(), self._residents
         try:
             while not self._stopping:
                 result = StepResult()
                 self._take_inbox(result)
-                self._miss_deadlines(result)
-                if self._sequences:
+                residents.miss_deadlines(time.monotonic(), result)
+                if result.started and residents.running:
+                    self._deliver(result)  # before a step that may take long
+                    result = StepResult()
+                if residents.running:
                     self._step(result)
-                if result.deltas or result.started or result.finished:
+                if not result.empty:
                     self._deliver(result)
-                if not self._sequences and not self._inbox:
+                if not residents.running and not self._inbox:
                     self._rest()
         except Exception as error:
             self._stop(error, result)
         finally:
-            for sequence in self._sequences:
-                sequence.release()
-            self._sequences.clear()
-            self._open_answers.clear()
+            residents.release()
 
     def _stop(self, error: Exception, result: StepResult) -> None:
         """The loop cannot go on: whoever is in it or waits for it is told, after what `result` has already."""
         incident = secrets.token_hex(6)
         log.error("the step loop stops, incident %s", incident, exc_info=error)
         fault = EngineFault(f"the executor stops, incident {incident}")
-        for sequence in self._sequences:
+        for sequence in (*self._residents.running, *self._residents.paused):
             sequence.finish = FinishReason.FAULT
             result.deltas.append(Delta(sequence.job, sequence.index, error=fault, sequence=sequence))
-        self._remove_finished(result)
+        self._residents.remove_finished(result)
         for message in self._inbox:
             if isinstance(message, Job):
                 result.deltas.append(Delta(message, 0, error=fault))
-                result.finished.append(message.request_id)
+                result.leave(message.request_id)
         self._inbox.clear()
         self._deliver(result)
         self._failed(error)
 
     def _rest(self) -> None:
-        if not self._wake.wait(_IDLE_RELEASE_S if self._dirty else None):
+        wait_s = _PAUSED_LOOK_S if self._residents.paused else _IDLE_RELEASE_S if self._dirty else None
+        if not self._wake.wait(wait_s) and not self._residents.paused:
             freed = self.pool.drain_freed()
             if len(freed):
                 self.engine.release_blocks(freed)
@@ -182,94 +204,44 @@ class Worker:
         self._wake.clear()
 
     def _take_inbox(self, result: StepResult) -> None:
+        residents = self._residents
         while self._inbox:
-            message = self._inbox.popleft()
-            if isinstance(message, Job):
-                try:
-                    self._accept(message)
-                    result.started.append(message.request_id)
-                except HeadraceError as error:
-                    result.deltas.append(Delta(message, 0, error=error))
-                    if not isinstance(error, InvalidRequest) or error.field != "request_id":
-                        result.finished.append(message.request_id)
-            else:
-                session, request_id = message
-                for sequence in self._sequences:
-                    if sequence.job.session == session and request_id in (None, sequence.job.request_id):
-                        sequence.finish = FinishReason.CANCELLED
-                self._remove_finished(result)
+            match self._inbox.popleft():
+                case Job() as job:
+                    self._accept(job, result)
+                case _Cancel(session, request_id):
+                    residents.cancel(session, request_id, result)
+                case _Resume(request_ids):
+                    for request_id in request_ids:
+                        residents.resume(request_id)
+        if residents.paused:
+            if self.alone:
+                residents.resume_all()
+            residents.take_up_resumed()
 
-    def _accept(self, job: Job) -> None:
-        """Reserves slots and blocks for all answers of the request, or raises."""
-        spec, sampling, prompt = self.engine.spec, job.sampling, job.prompt_ids
-        if (job.session, job.request_id) in self._open_answers:
-            raise InvalidRequest(f"request {job.request_id} is running already", field="request_id", limit="unique")
-        if not len(prompt):
-            raise InvalidRequest("the prompt is empty", field="token_ids", limit=">= 1 token")
-        if int(prompt.max()) >= spec.vocab_size:
-            raise InvalidRequest(
-                f"token id {int(prompt.max())} is outside the vocabulary",
-                field="token_ids",
-                limit=f"0..{spec.vocab_size - 1}",
-            )
-        total = len(prompt) + sampling.max_tokens
-        if total > spec.context_tokens:
-            raise InvalidRequest(
-                f"prompt {len(prompt)} and answer {sampling.max_tokens} tokens are more than the context",
-                field="sampling.max_tokens",
-                limit=f"{spec.context_tokens} tokens together",
-            )
-        sampling.validate(spec.vocab_size)
-        if len(self._sequences) + self._forks_to_come() + sampling.n > self.num_slots:
-            raise PoolExhausted(
-                f"{sampling.n} slots are wanted, {self.num_slots - len(self._sequences)} of {self.num_slots} are free"
-            )
-        blocks = -(-total // spec.block_tokens)
-        own = blocks - len(prompt) // spec.block_tokens  # what each further answer does not share
-        with ExitStack() as refused:
-            reservations = [refused.enter_context(self.pool.reserve(blocks))]
-            reservations += [refused.enter_context(self.pool.reserve(own)) for _ in range(1, sampling.n)]
-            refused.pop_all()  # all or none
-        self._arrivals += 1
-        self._open_answers[job.session, job.request_id] = sampling.n
-        sequence = self._new_sequence(job, 0, BlockTable(self.pool, reservations[0]))
-        sequence.for_forks = reservations[1:]
-        self._sequences.append(sequence)
-        self._dirty = True
-
-    def _forks_to_come(self) -> int:
-        return sum(sequence.job.sampling.n - 1 for sequence in self._sequences if sequence.prefilling)
-
-    def _new_sequence(self, job: Job, index: int, table: BlockTable) -> Sequence:
-        token_ids = np.zeros(len(job.prompt_ids) + job.sampling.max_tokens, np.int64)
-        token_ids[: len(job.prompt_ids)] = job.prompt_ids
-        sampler = SequenceSampler(job.sampling, index, job.prompt_ids, self._eos_token_ids, self.engine.spec.vocab_size)
-        return Sequence(job, index, self._arrivals, table, sampler, token_ids, len(job.prompt_ids))
-
-    def _miss_deadlines(self, result: StepResult) -> None:
-        now = time.monotonic()
-        late = False
-        for sequence in self._sequences:
-            deadline = sequence.job.deadline
-            if deadline is not None and now >= deadline:
-                sequence.finish = FinishReason.DEADLINE
-                late = True
-        if late:
-            self._remove_finished(result)
+    def _accept(self, job: Job, result: StepResult) -> None:
+        try:
+            self._residents.accept(job)
+        except HeadraceError as error:
+            result.deltas.append(Delta(job, 0, error=error))
+            if not isinstance(error, InvalidRequest) or error.field != "request_id":
+                result.leave(job.request_id)
+        else:
+            result.started.append(job.request_id)
+            self._dirty = True
 
     def _step(self, result: StepResult) -> None:
-        spec = self.engine.spec
-        rows = plan_rows(self._sequences, self._step_tokens, spec.min_chunk_tokens)
+        spec, residents = self.engine.spec, self._residents
+        rows = plan_rows(residents.running, self._step_tokens, spec.min_chunk_tokens)
+        begun = time.perf_counter()
         try:
             for row in rows:
-                row.sequence.table.ensure(row.sequence.past + row.num_tokens)
-            output = self.engine.forward(self._plan(rows))
+                row.sequence.table.ensure(row.past + row.num_tokens)
+            output = self.engine.forward(to_step_plan(rows, spec, self._dummy_blocks))
         except Exception as error:
             self._fail(rows, error, result)
             return
-        self._faults = 0
-        self.num_steps += 1
-        self.num_tokens += sum(row.num_tokens for row in rows)
+        self._note(rows, time.perf_counter() - begun)
         wanted = 0
         best_ids, best_logits = output.best
         greedy = [
@@ -281,51 +253,41 @@ class Worker:
             sequence = row.sequence
             sequence.past += row.num_tokens
             sequence.num_steps += 1
+            if sequence.replayed and not sequence.prefilling:
+                self._replay_forks(sequence)
             if row.last:
                 if not sequence.num_answer_tokens:
                     sequence.first_token_ns = now_ns
                     self._fork(sequence, output, wanted, result)
                 self._choose(sequence, output, wanted, greedy[wanted], result)
                 wanted += 1
-        self._remove_finished(result)
+        residents.remove_finished(result)
 
-    def _plan(self, rows: list[Row]) -> StepPlan:
-        spec = self.engine.spec
-        num_dummies = max(0, spec.min_rows - len(rows))
-        lengths = [row.num_tokens for row in rows] + [1] * num_dummies
-        tokens = [row.sequence.token_ids[row.sequence.past : row.sequence.past + row.num_tokens] for row in rows]
-        tables = [
-            row.sequence.table.blocks[: -(-(row.sequence.past + row.num_tokens) // spec.block_tokens)] for row in rows
-        ]
-        if num_dummies:
-            tokens.append(np.ones(num_dummies, np.int64))
-            tables += [np.array([block], np.int32) for block in self._dummy_blocks[:num_dummies]]
-        begins = np.zeros(len(lengths) + 1, np.int32)
-        np.cumsum(lengths, out=begins[1:])
-        block_begins = np.zeros(len(tables) + 1, np.int32)
-        np.cumsum([len(table) for table in tables], out=block_begins[1:])
-        last = np.fromiter((row.last for row in rows), bool, len(rows))
-        wanted = begins[1 : len(rows) + 1][last] - 1
-        if not len(wanted):
-            wanted = begins[1:2] - 1  # engines want at least one; nobody reads it
-        return StepPlan(
-            token_ids=np.concatenate(tokens),
-            past_lens=np.array([row.sequence.past for row in rows] + [0] * num_dummies, np.int32),
-            subsequence_begins=begins,
-            block_indices=np.concatenate(tables),
-            block_indices_begins=block_begins,
-            wanted_tokens=wanted.astype(np.int64),
-        )
+    def _note(self, rows: list[Row], duration_s: float) -> None:
+        self._faults = 0
+        self.num_steps += 1
+        num_tokens = sum(row.num_tokens for row in rows)
+        self.num_tokens += num_tokens
+        num_decodes = sum(row.num_tokens == 1 for row in rows)
+        self._samples.append(StepSample(num_decodes, num_tokens - num_decodes, duration_s))
 
     def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
         """The other answers begin where the prompt ends, over its blocks."""
         for index in range(1, first.job.sampling.n):
             table = first.table.fork(first.past, first.for_forks.pop(), self.engine.copy_block)
-            answer = self._new_sequence(first.job, index, table)
+            answer = self._residents.new_sequence(first.job, index, table, first.arrival)
             answer.past = first.past
             answer.accepted_ns, answer.first_token_ns = first.accepted_ns, first.first_token_ns
-            self._sequences.append(answer)
+            self._residents.running.append(answer)
             self._choose(answer, output, row, None, result)
+
+    def _replay_forks(self, first: Sequence) -> None:
+        """Answers whose KV was dropped begin again where the prompt ends, with their tokens to be replayed."""
+        for answer in first.replayed:
+            answer.table = first.table.fork(first.past, first.for_forks.pop(), self.engine.copy_block)
+            answer.past = first.past
+            self._residents.running.append(answer)
+        first.replayed = []
 
     def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int | None, result: StepResult) -> None:
         """Chooses the row's next token; `greedy` is the row's best one where that is known to be a number."""
@@ -350,54 +312,15 @@ class Worker:
             sequence.finish = FinishReason.LENGTH
         result.deltas.append(Delta(sequence.job, sequence.index, choice, sequence.finish, sequence=sequence))
 
-    def _remove_finished(self, result: StepResult) -> None:
-        """Frees what the ended sequences held; a request has left when its last answer has."""
-        if all(sequence.finish is FinishReason.NONE for sequence in self._sequences):
-            return
-        faulty = {
-            (s.job.session, s.job.request_id)
-            for s in self._sequences
-            if s.finish in (FinishReason.FAULT, FinishReason.CANCELLED, FinishReason.DEADLINE)
-        }
-        staying = []
-        for sequence in self._sequences:
-            key = sequence.job.session, sequence.job.request_id
-            if sequence.finish is FinishReason.NONE and key not in faulty:
-                staying.append(sequence)
-                continue
-            sequence.release()
-            if key in faulty:
-                if self._open_answers.pop(key, 0):
-                    result.finished.append(sequence.job.request_id)
-                    if sequence.finish is FinishReason.DEADLINE:
-                        error = DeadlineMissed("the deadline passed while generating")
-                        result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
-                    elif sequence.finish is FinishReason.CANCELLED:
-                        result.deltas.append(
-                            Delta(sequence.job, sequence.index, finish=sequence.finish, sequence=sequence)
-                        )
-                continue
-            self._open_answers[key] -= 1
-            if not self._open_answers[key]:
-                del self._open_answers[key]
-                result.finished.append(sequence.job.request_id)
-        self._sequences = staying
-
     def _fail(self, rows: Iterable[Row], error: Exception, result: StepResult) -> None:
         """The engine failed in a step: its members fail, the others go on. Again and again: the loop stops."""
         incident = secrets.token_hex(6)
         log.error("engine fault, incident %s", incident, exc_info=error)
-        for row in rows:
-            row.sequence.finish = FinishReason.FAULT
-            result.deltas.append(
-                Delta(
-                    row.sequence.job,
-                    row.sequence.index,
-                    error=EngineFault(f"engine fault, incident {incident}"),
-                    sequence=row.sequence,
-                )
-            )
-        self._remove_finished(result)
+        fault = EngineFault(f"engine fault, incident {incident}")
+        for sequence in dict.fromkeys(row.sequence for row in rows):
+            sequence.finish = FinishReason.FAULT
+            result.deltas.append(Delta(sequence.job, sequence.index, error=fault, sequence=sequence))
+        self._residents.remove_finished(result)
         self._faults += 1
         if self._faults >= _MAX_CONSECUTIVE_FAULTS:
             raise error

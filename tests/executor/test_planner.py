@@ -21,6 +21,8 @@ def sequences(population):
             SimpleNamespace(
                 prefilling=not decoding,
                 num_pending=1 if decoding else prompt - past,
+                num_prompt_pending=prompt - past,
+                past=past,
                 arrival=arrival,
                 prompt=prompt,
                 job=SimpleNamespace(priority=priority),

@@ -1,0 +1,231 @@
+"""Who is on the executor: the running sequences, those displaced, and the slots and blocks that they hold.
+
+A displaced (paused) request holds no slot and takes part in no step. It keeps its blocks, or loses them and has its
+known tokens computed again when it goes on: the prompt in chunks, its answer's tokens as rows of one token, which is
+what makes them bit for bit what they were.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+
+from headrace.core.errors import DeadlineMissed, InvalidRequest, PoolExhausted
+from headrace.core.request import FinishReason
+from headrace.executor.engines.protocol import EngineSpec
+from headrace.executor.kv.block_table import BlockTable
+from headrace.executor.kv.blocks import BlockPool, Reservation
+from headrace.executor.sampler import SequenceSampler
+from headrace.executor.sequence import Job, Sequence
+from headrace.executor.step_result import Delta, StepResult
+
+_Key = tuple[int, str]
+_BROKEN = (FinishReason.FAULT, FinishReason.CANCELLED, FinishReason.DEADLINE)
+
+
+class Residents:
+    """`running` hold slots; `paused` were displaced. The step loop's thread owns them."""
+
+    def __init__(self, spec: EngineSpec, pool: BlockPool, num_slots: int, eos_token_ids: tuple[int, ...]) -> None:
+        self.running: list[Sequence] = []
+        self.paused: list[Sequence] = []
+        self.paused_ids: tuple[str, ...] = ()  # replaced, never changed: other threads read it
+        self.num_requests = 0
+        self._spec = spec
+        self._pool = pool
+        self._num_slots = num_slots
+        self._eos_token_ids = eos_token_ids
+        self._open_answers: dict[_Key, int] = {}
+        self._output_tokens: dict[_Key, int] = {}
+        self._to_resume: dict[str, None] = {}
+        self._arrivals = itertools.count(1)
+
+    def accept(self, job: Job) -> None:
+        """Lets a request in, after those that make room for it have been paused; or raises, naming what is wrong."""
+        for request_id, drop_kv in job.displaced:
+            self.pause(request_id, drop_kv=drop_kv)
+        self._check(job)
+        prompt_blocks, own_blocks = self._needs(job)
+        reservations = self._reserve(prompt_blocks, own_blocks, job.sampling.n)
+        key = job.session, job.request_id
+        self._open_answers[key], self._output_tokens[key] = job.sampling.n, 0
+        self.num_requests = len(self._open_answers)
+        sequence = self.new_sequence(job, 0, BlockTable(self._pool, reservations[0]), next(self._arrivals))
+        sequence.for_forks = reservations[1:]
+        self.running.append(sequence)
+
+    def new_sequence(self, job: Job, index: int, table: BlockTable, arrival: int) -> Sequence:
+        token_ids = np.zeros(len(job.prompt_ids) + job.sampling.max_tokens, np.int64)
+        token_ids[: len(job.prompt_ids)] = job.prompt_ids
+        sampler = SequenceSampler(job.sampling, index, job.prompt_ids, self._eos_token_ids, self._spec.vocab_size)
+        return Sequence(job, index, arrival, table, sampler, token_ids, len(job.prompt_ids))
+
+    def pause(self, request_id: str, *, drop_kv: bool) -> None:
+        """Displaces a request with all its answers; of a displaced one only the KV may go. Unknown ones are ignored."""
+        moving = [sequence for sequence in self.running if sequence.job.request_id == request_id]
+        if moving:
+            self.running = [sequence for sequence in self.running if sequence.job.request_id != request_id]
+            self.paused += moving
+            self._to_resume.pop(request_id, None)
+            self._note_paused()
+        if drop_kv:
+            for sequence in self.paused:
+                if sequence.job.request_id == request_id:
+                    sequence.release()
+                    sequence.past = 0
+                    sequence.dropped = True
+
+    def resume(self, request_id: str) -> None:
+        """A displaced request goes on as soon as its slots and blocks are there. Unknown ones are ignored."""
+        if request_id in self.paused_ids:
+            self._to_resume[request_id] = None
+
+    def resume_all(self) -> None:
+        """Nobody else can say who goes on: everybody, in the order in which they were displaced."""
+        self._to_resume |= dict.fromkeys(self.paused_ids)
+
+    def take_up_resumed(self) -> None:
+        """Lets those go on for whom there is room now."""
+        for request_id in list(self._to_resume):
+            sequences = [sequence for sequence in self.paused if sequence.job.request_id == request_id]
+            try:
+                for _, answers in itertools.groupby(sequences, lambda sequence: sequence.job.session):
+                    self._take_up(list(answers))
+            except PoolExhausted:
+                continue
+            self._to_resume.pop(request_id)
+        self._note_paused()
+
+    def miss_deadlines(self, now: float, result: StepResult) -> None:
+        """Ends those whose deadline, in monotonic seconds, has passed."""
+        late = False
+        for sequence in self._all():
+            deadline = sequence.job.deadline
+            if deadline is not None and now >= deadline:
+                sequence.finish = FinishReason.DEADLINE
+                late = True
+        if late:
+            self.remove_finished(result)
+
+    def cancel(self, session: int, request_id: str | None, result: StepResult) -> None:
+        """Ends a session's request, or all of them."""
+        for sequence in self._all():
+            if sequence.job.session == session and request_id in (None, sequence.job.request_id):
+                sequence.finish = FinishReason.CANCELLED
+        self.remove_finished(result)
+
+    def remove_finished(self, result: StepResult) -> None:
+        """Frees what the ended sequences held; a request has left when its last answer has."""
+        if all(sequence.finish is FinishReason.NONE for sequence in self._all()):
+            return
+        broken = {_key(sequence) for sequence in self._all() if sequence.finish in _BROKEN}
+        self.running = [sequence for sequence in self.running if self._stays(sequence, broken, result)]
+        if self.paused:
+            self.paused = [sequence for sequence in self.paused if self._stays(sequence, broken, result)]
+            self._note_paused()
+        self.num_requests = len(self._open_answers)
+
+    def release(self) -> None:
+        """Gives everything back."""
+        for sequence in self._all():
+            sequence.release()
+        self.running, self.paused = [], []
+        self._open_answers.clear()
+        self._output_tokens.clear()
+        self._note_paused()
+        self.num_requests = 0
+
+    def _all(self) -> Iterator[Sequence]:
+        return itertools.chain(self.running, self.paused)
+
+    def _note_paused(self) -> None:
+        if self.paused or self.paused_ids:
+            self.paused_ids = tuple(dict.fromkeys(sequence.job.request_id for sequence in self.paused))
+            for request_id in self._to_resume.keys() - set(self.paused_ids):
+                del self._to_resume[request_id]
+
+    def _take_up(self, answers: list[Sequence]) -> None:
+        """Raises PoolExhausted, having changed nothing, where slots or blocks are missing."""
+        first, *others = answers
+        to_come = first.forks_to_come
+        self._want_slots(len(answers) + to_come)
+        if first.dropped:
+            blocks, own_blocks = self._needs(first.job)
+            reservations = self._reserve(blocks, own_blocks, len(answers) + to_come)
+            first.table, first.for_forks = BlockTable(self._pool, reservations[0]), reservations[1:]
+            for sequence in answers:
+                sequence.dropped = False
+            first.replayed += others  # they begin again where the prompt ends, over its blocks
+            others = []
+        self.paused = [sequence for sequence in self.paused if sequence not in answers]
+        self.running += [first, *others]
+
+    def _stays(self, sequence: Sequence, broken: set[_Key], result: StepResult) -> bool:
+        key = _key(sequence)
+        if sequence.finish is FinishReason.NONE and key not in broken:
+            return True
+        sequence.release()
+        if key in self._output_tokens:
+            self._output_tokens[key] += sequence.num_answer_tokens
+            self._output_tokens[key] += sum(each.num_answer_tokens for each in sequence.replayed)
+        if key in broken:
+            if self._open_answers.pop(key, 0):
+                result.leave(sequence.job.request_id, self._output_tokens.pop(key))
+                if sequence.finish is FinishReason.DEADLINE:
+                    error = DeadlineMissed("the deadline passed while generating")
+                    result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
+                elif sequence.finish is FinishReason.CANCELLED:
+                    result.deltas.append(Delta(sequence.job, sequence.index, finish=sequence.finish, sequence=sequence))
+            return False
+        self._open_answers[key] -= 1
+        if not self._open_answers[key]:
+            del self._open_answers[key]
+            result.leave(sequence.job.request_id, self._output_tokens.pop(key))
+        return False
+
+    def _check(self, job: Job) -> None:
+        spec, sampling, prompt = self._spec, job.sampling, job.prompt_ids
+        if (job.session, job.request_id) in self._open_answers:
+            raise InvalidRequest(f"request {job.request_id} is running already", field="request_id", limit="unique")
+        if not len(prompt):
+            raise InvalidRequest("the prompt is empty", field="token_ids", limit=">= 1 token")
+        if int(prompt.max()) >= spec.vocab_size:
+            raise InvalidRequest(
+                f"token id {int(prompt.max())} is outside the vocabulary",
+                field="token_ids",
+                limit=f"0..{spec.vocab_size - 1}",
+            )
+        if len(prompt) + sampling.max_tokens > spec.context_tokens:
+            raise InvalidRequest(
+                f"prompt {len(prompt)} and answer {sampling.max_tokens} tokens are more than the context",
+                field="sampling.max_tokens",
+                limit=f"{spec.context_tokens} tokens together",
+            )
+        sampling.validate(spec.vocab_size)
+        self._want_slots(sampling.n)
+
+    def _want_slots(self, num_slots: int) -> None:
+        taken = len(self.running) + sum(sequence.forks_to_come for sequence in self.running)
+        if taken + num_slots > self._num_slots:
+            raise PoolExhausted(
+                f"{num_slots} slots are wanted, {self._num_slots - taken} of {self._num_slots} are free"
+            )
+
+    def _needs(self, job: Job) -> tuple[int, int]:
+        """Blocks of the first answer to its last token, and of each further one beside those that it shares."""
+        block_tokens = self._spec.block_tokens
+        blocks = -(-(len(job.prompt_ids) + job.sampling.max_tokens) // block_tokens)
+        return blocks, blocks - len(job.prompt_ids) // block_tokens
+
+    def _reserve(self, blocks: int, own_blocks: int, num_answers: int) -> list[Reservation]:
+        """All or none. Raises PoolExhausted."""
+        with ExitStack() as refused:
+            reservations = [refused.enter_context(self._pool.reserve(blocks))]
+            reservations += [refused.enter_context(self._pool.reserve(own_blocks)) for _ in range(1, num_answers)]
+            refused.pop_all()
+        return reservations
+
+
+def _key(sequence: Sequence) -> _Key:
+    return sequence.job.session, sequence.job.request_id

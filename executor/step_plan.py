@@ -1,0 +1,35 @@
+"""Rows of a step as the engine's arrays."""
+
+from collections.abc import Sequence as Many
+
+import numpy as np
+
+from headrace.executor.engines.protocol import EngineSpec, StepPlan
+from headrace.executor.planner import Row
+
+
+def to_step_plan(rows: Many[Row], spec: EngineSpec, dummy_blocks: Many[int]) -> StepPlan:
+    """The rows, and dummies over blocks of their own where the engine wants more rows than there are."""
+    num_dummies = max(0, spec.min_rows - len(rows))
+    lengths = [row.num_tokens for row in rows] + [1] * num_dummies
+    tokens = [row.sequence.token_ids[row.past : row.past + row.num_tokens] for row in rows]
+    tables = [row.sequence.table.blocks[: -(-(row.past + row.num_tokens) // spec.block_tokens)] for row in rows]
+    if num_dummies:
+        tokens.append(np.ones(num_dummies, np.int64))
+        tables += [np.array([block], np.int32) for block in dummy_blocks[:num_dummies]]
+    begins = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=begins[1:])
+    block_begins = np.zeros(len(tables) + 1, np.int32)
+    np.cumsum([len(table) for table in tables], out=block_begins[1:])
+    last = np.fromiter((row.last for row in rows), bool, len(rows))
+    wanted = begins[1 : len(rows) + 1][last] - 1
+    if not len(wanted):
+        wanted = begins[1:2] - 1  # engines want at least one; nobody reads it
+    return StepPlan(
+        token_ids=np.concatenate(tokens),
+        past_lens=np.array([row.past for row in rows] + [0] * num_dummies, np.int32),
+        subsequence_begins=begins,
+        block_indices=np.concatenate(tables),
+        block_indices_begins=block_begins,
+        wanted_tokens=wanted.astype(np.int64),
+    )
