@@ -111,10 +111,13 @@ class Turn:
                 self._settle(lane, head)
 
     def _resume(self, executor: Executor) -> None:
-        """Displaced requests go on in the order of their displacement, before anybody that waits."""
+        """Displaced requests go on in the order of their displacement, before anybody that waits.
+
+        The first does so in any case where nobody else holds a slot: the executor may have come back smaller.
+        """
         ledger, resumed = executor.ledger, []
         for request_id, held in list(ledger.paused.items()):
-            if not ledger.can_resume(held):
+            if ledger.num_slots and not ledger.can_resume(held):
                 break
             ledger.resume(request_id)
             resumed.append(request_id)

@@ -307,3 +307,13 @@ def test_a_large_realtime_request_is_not_overtaken_by_displacing() -> None:
     assert run.placed(run.request("wide", qos=QosClass.REALTIME, n=2)) == []
     assert run.placed(run.request("small", qos=QosClass.REALTIME, model="n")) == []
     assert run.placed(ExecutorReported("e1", finished_ids=("holds",))) == ["wide"]
+
+
+def test_a_displaced_one_goes_on_alone_where_its_executor_came_back_too_small() -> None:
+    run = Run()
+    run(enlisted(slots=2, blocks=20), run.request("wide", qos=QosClass.BATCH, n=2))
+    run(ExecutorReported("e1", started_ids=("wide",)))
+    run(run.request("now", qos=QosClass.REALTIME))
+    running = ("wide", "now")
+    assert Resume("e1", ("wide",)) not in run(enlisted(slots=1, blocks=20, running=running, paused=("wide",)))
+    assert Resume("e1", ("wide",)) in run(ExecutorReported("e1", finished_ids=("now",), paused_ids=("wide",)))
