@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
@@ -68,14 +68,17 @@ class Outbox(Generic[T]):
 
     async def send(self, write: Callable[[list[T]], Awaitable[None]], longest_write_s: float = LONGEST_WRITE_S) -> None:
         """Writes frame after frame until closed. Raises what it was closed with, Overloaded where a write takes longer
-        than `longest_write_s`."""
+        than `longest_write_s`. Items whose write failed have not gone out."""
         async with aclosing(self.frames()) as frames:
             async for items in frames:
                 try:
                     async with asyncio.timeout(longest_write_s):
                         await write(items)
-                except TimeoutError as error:
-                    raise Overloaded(f"the peer has read nothing for {longest_write_s:g} s") from error
+                except BaseException as error:
+                    self._put_back(items)
+                    if isinstance(error, TimeoutError):
+                        raise Overloaded(f"the peer has read nothing for {longest_write_s:g} s") from error
+                    raise
 
     async def exchange(
         self,
@@ -106,6 +109,9 @@ class Outbox(Generic[T]):
         else:
             self.close()
 
+    def _put_back(self, items: list[T]) -> None:
+        self._waiting = OrderedDict([*((id(item), item) for item in items), *self._waiting.items()])
+
     def _next_frame(self) -> list[T]:
         frame: list[T] = []
         room = self._max_frame_bytes
@@ -120,9 +126,11 @@ class Outbox(Generic[T]):
         return frame
 
 
-def joined(parts: Iterable[T]) -> T:
+def joined(parts: Sequence[T]) -> T:
     """Partial frames (one at least) as one: lists follow each other, of single values the last holds."""
-    first, *rest = parts
-    for part in rest:
-        first.MergeFrom(part)
-    return first
+    if len(parts) == 1:
+        return parts[0]
+    frame = type(parts[0])()
+    for part in parts:
+        frame.MergeFrom(part)
+    return frame

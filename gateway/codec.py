@@ -31,9 +31,20 @@ _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 Wire = TypeVar("Wire", bound=IntEnum)
 
 
-def decode(request: pb.GenerateRequest, texts: TextModels) -> Wish:
+def request_id_of(request: pb.GenerateRequest) -> str:
+    """The request's id, drawn where it has none. Raises InvalidRequest."""
+    request_id = request.request_id
+    if len(request_id) > MAX_NAME_CHARS or not request_id.isprintable():
+        raise InvalidRequest(
+            f"request_id is over {MAX_NAME_CHARS} characters or not printable",
+            field="request_id",
+            limit=f"{MAX_NAME_CHARS} printable characters",
+        )
+    return request_id or secrets.token_hex(16)
+
+
+def decode(request: pb.GenerateRequest, request_id: str, texts: TextModels) -> Wish:
     """Raises InvalidRequest, naming the field and its limit, or ModelNotFound."""
-    request_id = _request_id(request.request_id)
     model = _model(request.model, texts)
     return Wish(
         request_id=request_id,
@@ -106,16 +117,6 @@ def encode_model(info: ModelInfo, ready: bool) -> pb.Model:
         digest=info.digest,
         ready=ready,
     )
-
-
-def _request_id(request_id: str) -> str:
-    if len(request_id) > MAX_NAME_CHARS or not request_id.isprintable():
-        raise InvalidRequest(
-            f"request_id is over {MAX_NAME_CHARS} characters or not printable",
-            field="request_id",
-            limit=f"{MAX_NAME_CHARS} printable characters",
-        )
-    return request_id or secrets.token_hex(16)
 
 
 def _model(name: str, texts: TextModels) -> ModelInfo:

@@ -13,11 +13,12 @@ from headrace.api.executor.v1.executor_pb2_grpc import ExecutorServiceStub
 from headrace.api.types.v1 import types_pb2
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
+from headrace.chassis.outbox import Outbox
 from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import EngineFault, Unavailable
 from headrace.core.request import FinishReason, Sampling
-from headrace.gateway.frames import Outbox, exchange
+from headrace.gateway.frames import exchange
 from headrace.gateway.generation import Generation, Output, Placement
 from headrace.gateway.relay import Relay
 
@@ -25,24 +26,30 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 """A stream with no request for this long is closed."""
-START_BYTES = 2048
-"""On the safe side, for frames: what a Start holds beside its token ids."""
 
 _FINISH_REASONS: frozenset[int] = frozenset(FinishReason)
 
 
 class ExecutorLink:
-    """The stream to one executor. `ended` is called as soon as it takes no more requests."""
+    """The stream to one executor. `ended` is called as soon as it takes no more requests, `release` with each one
+    that the executor has not heard of and will not."""
 
     def __init__(
-        self, address: str, transport: TransportSettings, idle_s: float, release: Callable[[str], None]
+        self,
+        address: str,
+        transport: TransportSettings,
+        idle_s: float,
+        release: Callable[[str], None],
+        ended: Callable[["ExecutorLink"], None],
     ) -> None:
-        self._address = address
+        self.address = address
         self._transport = transport
         self._idle_s = idle_s
         self._release = release
-        self._outbox: Outbox[tuple[Generation, Placement]] = Outbox(transport.max_message_bytes // 2)
+        self._ended = ended
+        self._outbox: Outbox[pb.ExecuteRequest] = Outbox(transport.max_message_bytes)
         self._running: dict[str, Relay] = {}
+        self._rest = asyncio.get_running_loop().call_later(idle_s, self._retire)
         self.served: set[str] = set()
 
     @property
@@ -51,42 +58,45 @@ class ExecutorLink:
 
     @contextmanager
     def running(self, relay: Relay, placement: Placement) -> Iterator[None]:
-        """Starts; if the block ends before the executor is done with it, the executor is told so without a wait."""
-        generation = relay.generation
-        self._running[generation.wire_id] = relay
-        self._outbox.put(generation.wire_id, (generation, placement), START_BYTES + generation.token_ids.nbytes)
+        """Starts; if the block ends before the executor is done with it, the executor is told so without a wait, or
+        the scheduler where the start has not gone out."""
+        wire_id, loop = relay.generation.wire_id, asyncio.get_running_loop()
+        start = pb.ExecuteRequest(starts=[_start(relay.generation, placement, loop.time())])
+        self._rest.cancel()
+        self._running[wire_id] = relay
+        self._outbox.put(start)
         try:
             yield
         finally:
-            if self._running.pop(generation.wire_id, None) is not None and not relay.executor_done:
-                self._outbox.cancel(generation.wire_id)
+            if self._running.pop(wire_id, None) is not None:
+                if self._outbox.discard(start):
+                    self._release(wire_id)
+                elif not relay.executor_done:
+                    self._outbox.put(pb.ExecuteRequest(cancelled_request_ids=[wire_id]))
+                if not self._running:
+                    self._rest = loop.call_later(self._idle_s, self._retire)
 
-    async def run(self, ended: Callable[[], None]) -> None:
+    async def run(self) -> None:
         """Keeps the stream until it is lost or idle; then fails what still runs here."""
         try:
-            async with open_channel(self._address, self._transport) as channel:
-                await exchange(ExecutorServiceStub(channel).Execute(), lambda: self._next_frame(ended), self._receive)
+            async with open_channel(self.address, self._transport) as channel:
+                await exchange(ExecutorServiceStub(channel).Execute(), self._outbox, self._receive)
         finally:
-            ended()
+            self._rest.cancel()
+            self._ended(self)
             if self._running:
-                log.warning("lost the executor at %s with %d requests", self._address, len(self._running))
+                log.warning("lost the executor at %s with %d requests", self.address, len(self._running))
             for wire_id, relay in self._running.items():
-                relay.fail(Unavailable(f"the executor at {self._address} was lost"))
+                relay.fail(Unavailable(f"the executor at {self.address} was lost"))
                 self._release(wire_id)
             self._running.clear()
+            for part in self._outbox.take_back():
+                for wire_id in part.cancelled_request_ids:  # its start may have been lost on the way
+                    self._release(wire_id)
 
-    async def _next_frame(self, ended: Callable[[], None]) -> pb.ExecuteRequest | None:
-        while True:
-            try:
-                async with asyncio.timeout(self._idle_s):
-                    starts, cancelled = await self._outbox.take()
-            except TimeoutError:
-                if self._running:
-                    continue
-                ended()
-                return None
-            now = asyncio.get_running_loop().time()
-            return pb.ExecuteRequest(starts=[_start(*start, now) for start in starts], cancelled_request_ids=cancelled)
+    def _retire(self) -> None:
+        self._ended(self)
+        self._outbox.close()
 
     def _receive(self, frame: pb.ExecuteResponse) -> None:
         for member in frame.outputs:
@@ -142,14 +152,13 @@ class ExecutorPool:
     def link(self, address: str) -> ExecutorLink:
         """The open link, or a new one. Starts its first request in the same breath: a link may close at any wait."""
         if address not in self._links:
-            link = ExecutorLink(address, self._transport, self._idle_s, self._release)
-
-            def ended() -> None:
-                if address in self._links and self._links[address][0] is link:
-                    del self._links[address]
-
-            self._links[address] = link, self._tasks.create_task(link.run(ended), name=f"execute {address}")
+            link = ExecutorLink(address, self._transport, self._idle_s, self._release, self._ended)
+            self._links[address] = link, self._tasks.create_task(link.run(), name=f"execute {address}")
         return self._links[address][0]
+
+    def _ended(self, link: ExecutorLink) -> None:
+        if self._links.get(link.address, (None,))[0] is link:
+            del self._links[link.address]
 
     def close(self) -> None:
         """Ends all links."""

@@ -1,62 +1,30 @@
-"""Long-lived streams: what has gathered goes out in one frame while the last one was being sent. No added wait."""
+"""The gateway's side of its long-lived streams: sends what gathers in an outbox, hands on what comes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-Item = TypeVar("Item")
-Frame = TypeVar("Frame")
+from headrace.chassis.outbox import Outbox, joined
+from headrace.core.errors import Overloaded
 
+Sent = TypeVar("Sent", bound=Message)
+Received = TypeVar("Received", bound=Message)
 
-class Outbox(Generic[Item]):
-    """Items and cancellations by request id that wait for the next frame. Putting in never waits."""
-
-    def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._items: dict[str, tuple[Item, int]] = {}
-        self._cancelled: list[str] = []
-        self._ready = asyncio.Event()
-
-    def put(self, request_id: str, item: Item, num_bytes: int) -> None:
-        self._items[request_id] = item, num_bytes
-        self._ready.set()
-
-    def cancel(self, request_id: str) -> None:
-        """Takes the item back where it has not left yet, else tells the other side."""
-        if self._items.pop(request_id, None) is None:
-            self._cancelled.append(request_id)
-            self._ready.set()
-
-    def clear_items(self) -> None:
-        self._items.clear()
-
-    async def take(self) -> tuple[list[Item], list[str]]:
-        """Waits until there is something; items up to the frame's size (one at least), all cancellations."""
-        while not (self._items or self._cancelled):
-            self._ready.clear()
-            await self._ready.wait()
-        items: list[Item] = []
-        room = self._max_frame_bytes
-        for request_id, (item, num_bytes) in list(self._items.items()):
-            if items and num_bytes > room:
-                break
-            room -= num_bytes
-            items.append(item)
-            del self._items[request_id]
-        cancelled, self._cancelled = self._cancelled, []
-        return items, cancelled
+log = logging.getLogger(__name__)
 
 
 async def exchange(
-    call: grpc.aio.StreamStreamCall[Any, Frame],
-    next_frame: Callable[[], Awaitable[Any | None]],
-    receive: Callable[[Frame], None],
+    call: grpc.aio.StreamStreamCall[Sent, Received], outbox: Outbox[Sent], receive: Callable[[Received], None]
 ) -> None:
-    """Writes next_frame() after next_frame(), hands what comes to `receive`; returns when the stream has ended.
+    """Sends the outbox's partial frames joined, hands what comes to `receive`; returns when the stream has ended.
 
-    It ends when the other side ends or loses it, or when next_frame() gives None. Nothing of it is left then.
+    It ends when the other side ends or loses it, takes no frame for too long, or when the outbox is closed and all of
+    it has gone out. Nothing of it is left then; the outbox keeps what has not gone out. Nothing leaves the outbox
+    before the other side is reached.
     """
 
     async def read() -> None:
@@ -67,11 +35,13 @@ async def exchange(
             return  # lost: the caller of exchange knows what that means for its requests
 
     async def write() -> None:
-        while (frame := await next_frame()) is not None:
-            try:
-                await call.write(frame)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return  # the reader sees the end too, after what came before it
+        try:
+            await call.wait_for_connection()
+            await outbox.send(lambda parts: call.write(joined(parts)))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader sees the end too, after what came before it
+        except Overloaded as error:
+            log.warning("gives up a stream: %s", error)
         reader.cancel()
 
     try:

@@ -73,11 +73,14 @@ class Relay:
         """Over all answers."""
         return sum(answer.num_tokens for answer in self.answers)
 
-    def place(self, placement: Placement) -> None:
-        if self.state is State.QUEUED:
-            self.served_by = placement
-            self.state = State.RUNNING
-            self._wake.set()
+    def place(self, placement: Placement) -> bool:
+        """False where the request has ended: the placement is not used."""
+        if self.state is not State.QUEUED:
+            return False
+        self.served_by = placement
+        self.state = State.RUNNING
+        self._wake.set()
+        return True
 
     def output(self, output: Output) -> None:
         """Takes one answer's new tokens."""

@@ -28,6 +28,10 @@ class RequestSpan:
         self.context = self._span.get_span_context()
         self.parent = set_span_in_context(self._span, Context())
 
+    def named(self, request_id: str) -> None:
+        """Also what is refused afterwards can be found by its id."""
+        self._span.set_attribute(signals.REQUEST_ID, request_id)
+
     def decoded(self, wish: Wish, tenant: str, deadline: float | None) -> None:
         self._deadline = deadline
         self._span.set_attributes(
@@ -35,7 +39,6 @@ class RequestSpan:
                 signals.GENAI_OPERATION: _operation(wish.prompt),
                 signals.GENAI_MODEL: wish.model.name,
                 signals.GENAI_TEMPERATURE: wish.sampling.temperature,
-                signals.REQUEST_ID: wish.request_id,
                 signals.QOS_CLASS: wish.qos.name.lower(),
                 signals.TENANT: tenant,
             }

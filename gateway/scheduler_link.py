@@ -6,18 +6,18 @@ waiting requests are submitted again; those already placed are not its business 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceStub
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
+from headrace.chassis.outbox import Outbox
 from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import link_to, to_frame
 from headrace.core.errors import Unavailable
 from headrace.core.request import Precision
-from headrace.gateway.frames import Outbox, exchange
+from headrace.gateway.frames import exchange
 from headrace.gateway.generation import Generation, Placement
 from headrace.gateway.relay import Relay
 
@@ -27,8 +27,6 @@ MIN_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 PATIENCE_S = 30.0
 """How long waiting requests stay while the scheduler is away."""
-SUBMISSION_BYTES = 512
-"""On the safe side, for frames: a submission is numbers and names."""
 
 _PRECISIONS: frozenset[int] = frozenset(Precision)
 
@@ -43,29 +41,42 @@ class SchedulerLink:
         self._transport = transport
         self._gateway_id = gateway_id
         self._on_change = on_change
-        self._outbox: Outbox[Generation] = Outbox(transport.max_message_bytes // 2)
+        self._outbox: Outbox[pb.SubmitRequest] = Outbox(transport.max_message_bytes)
         self._waiting: dict[str, Relay] = {}
-        self._greeted = False
+        self._submissions: dict[str, pb.SubmitRequest] = {}
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @contextmanager
-    def waiting(self, relay: Relay) -> Iterator[None]:
-        """Submits; if the block ends before a placement or refusal came, the scheduler is told so without a wait."""
+    async def placement(self, relay: Relay) -> Placement:
+        """Submits, and waits for the placement. Raises what failed the request.
+
+        Where no placement is returned the scheduler is told so without a wait, also if one has come meanwhile.
+        """
         wire_id = relay.generation.wire_id
         self._waiting[wire_id] = relay
-        self._outbox.put(wire_id, relay.generation, SUBMISSION_BYTES)
+        self._submit(relay)
         try:
-            yield
+            return await relay.placement()
+        except BaseException:
+            submission = self._submissions[wire_id]
+            waits = self._waiting.pop(wire_id, None) is not None
+            if relay.served_by is not None or (waits and not self._outbox.discard(submission)):
+                self.release(wire_id)
+            raise
         finally:
-            if self._waiting.pop(wire_id, None) is not None:
-                self._outbox.cancel(wire_id)
+            del self._submissions[wire_id]
 
     def release(self, wire_id: str) -> None:
-        """Tells the scheduler that a placed request will not run where it was placed."""
-        self._outbox.cancel(wire_id)
+        """Tells the scheduler that a request will not run where it is placed."""
+        self._outbox.put(pb.SubmitRequest(cancelled_request_ids=[wire_id]))
+
+    def _submit(self, relay: Relay) -> None:
+        now = asyncio.get_running_loop().time()
+        submission = pb.SubmitRequest(submissions=[_submission(relay.generation, now)])
+        self._submissions[relay.generation.wire_id] = submission
+        self._outbox.put(submission)
 
     async def run(self) -> None:
         """Keeps the stream up until cancelled."""
@@ -83,7 +94,7 @@ class SchedulerLink:
                 began = loop.time()
                 await self._on_change(True)
                 try:
-                    await exchange(stub.Submit(), self._next_frame, self._receive)
+                    await exchange(stub.Submit(), self._outbox, self._receive)
                 finally:
                     await self._on_change(False)
                 log.warning("lost the scheduler at %s", self._address)
@@ -91,33 +102,23 @@ class SchedulerLink:
                 await asyncio.sleep(delay_s)
 
     def _start_over(self) -> None:
-        """A new stream knows nothing: it gets all that waits."""
-        self._outbox.clear_items()
-        self._greeted = False
-        for wire_id, relay in self._waiting.items():
-            self._outbox.put(wire_id, relay.generation, SUBMISSION_BYTES)
+        """A new stream knows nothing: it gets all that waits, after what was given up and did not go out."""
+        given_up = [part for part in self._outbox.take_back() if part.cancelled_request_ids]
+        self._outbox.put(pb.SubmitRequest(gateway_id=self._gateway_id))
+        for part in given_up:
+            self._outbox.put(part)
+        for relay in self._waiting.values():
+            self._submit(relay)
 
     def _give_up(self) -> None:
         for relay in self._waiting.values():
             relay.fail(Unavailable(f"the scheduler has been away for {PATIENCE_S:g} s"))
 
-    async def _next_frame(self) -> pb.SubmitRequest:
-        if not self._greeted:
-            self._greeted = True
-            return pb.SubmitRequest(gateway_id=self._gateway_id)
-        generations, cancelled = await self._outbox.take()
-        now = asyncio.get_running_loop().time()
-        return pb.SubmitRequest(
-            submissions=[_submission(generation, now) for generation in generations], cancelled_request_ids=cancelled
-        )
-
     def _receive(self, frame: pb.SubmitResponse) -> None:
         for member in frame.placements:
             relay = self._waiting.pop(member.request_id, None)
-            if relay is None:  # it ended while its placement was on the way
+            if relay is None or not relay.place(_placement(member)):  # it ended while its placement was on the way
                 self.release(member.request_id)
-            else:
-                relay.place(_placement(member))
         for refusal in frame.refusals:
             relay = self._waiting.pop(refusal.request_id, None)
             if relay is not None:

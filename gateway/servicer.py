@@ -14,7 +14,7 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.gateway.admission import Admission
 from headrace.gateway.answer import Answer
-from headrace.gateway.codec import decode, encode, encode_model, fit, tenant
+from headrace.gateway.codec import decode, encode, encode_model, fit, request_id_of, tenant
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.generation import Generation, State
 from headrace.gateway.ports import Preparer, TextModels
@@ -86,8 +86,10 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
             deadline = _deadline(context.time_remaining())
             span = held.enter_context(request_span(self._tracer, metadata))
+            request_id = request_id_of(request)
+            span.named(request_id)
             permit = held.enter_context(self._admission.permit(request.ByteSize()))
-            wish = decode(request, self._texts)
+            wish = decode(request, request_id, self._texts)
             caller = tenant(metadata)
             span.decoded(wish, caller, deadline)
             held.enter_context(self._admission.claim(wish.request_id))
@@ -111,11 +113,10 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             if deadline is not None:
                 timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
                 held.callback(timer.cancel)
-            held.enter_context(self._scheduler.waiting(relay))
-            placement = await relay.placement()
-            span.placed(placement)
+            placement = await self._scheduler.placement(relay)
             running = held.enter_context(ExitStack())
             running.enter_context(self._executors.link(placement.address).running(relay, placement))
+            span.placed(placement)
             while pieces := await relay.pieces():
                 span.progressed()
                 if relay.state is State.ENDED:

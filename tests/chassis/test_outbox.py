@@ -146,6 +146,7 @@ async def test_a_peer_that_does_not_read_is_cut_off_and_no_longer_read() -> None
         with pytest.raises(Overloaded):
             await outbox.exchange(reading(), stalled, longest_write_s=0.01)
     assert ended
+    assert outbox.take_back() == [item(1)]
 
 
 def writes_to(sent: list[PreparedItem]) -> Callable[[list[PreparedItem]], Awaitable[None]]:
@@ -158,3 +159,4 @@ def writes_to(sent: list[PreparedItem]) -> Callable[[list[PreparedItem]], Awaita
 def test_joined_parts_are_one_frame() -> None:
     parts = [EnlistResponse(lease_ms=1, resumed_request_ids=["a"]), EnlistResponse(resumed_request_ids=["b"])]
     assert joined(parts) == EnlistResponse(lease_ms=1, resumed_request_ids=["a", "b"])
+    assert parts[0] == EnlistResponse(lease_ms=1, resumed_request_ids=["a"])

@@ -158,6 +158,15 @@ async def test_the_tenant_reaches_the_scheduler(world):
         assert w.scheduler.submissions[0].tenant == "team-1"
 
 
+async def test_the_span_of_what_is_refused_says_which_request_it_was(world):
+    async with world() as w:
+        with pytest.raises(InvalidRequest):
+            await w.client.generate("bytes", "x", temperature=-1, request_id="bad-1")
+        span = await w.span()
+        assert span.attributes[signals.REQUEST_ID] == "bad-1"
+        assert span.attributes[signals.ERROR_TYPE] == "INVALID_REQUEST"
+
+
 async def test_a_request_id_is_unique_among_the_active_ones(world, until):
     async with world() as w:
         w.scheduler.holding = True
