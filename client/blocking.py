@@ -12,7 +12,7 @@ from headrace.chassis.channel import channel_options
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.client.codec import answers, decode, decode_model, encode, metadata
-from headrace.client.values import Answer, Model, Piece, PrecisionName, Prompt, Qos, SamplingOptions
+from headrace.client.values import Answer, CallOptions, Model, Piece, Prompt
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 
@@ -42,20 +42,11 @@ class Client:
         self._channel.close()
 
     def stream(
-        self,
-        model: str,
-        prompt: Prompt,
-        *,
-        n: int | None = None,
-        qos: Qos = "normal",
-        precision: PrecisionName | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        **sampling: Unpack[SamplingOptions],
+        self, model: str, prompt: Prompt, *, n: int | None = None, **options: Unpack[CallOptions]
     ) -> Iterator[Piece]:
         """The answer's pieces as they come. Closing the iterator cancels the call."""
-        request = encode(model, prompt, sampling, n=n, qos=qos, precision=precision, request_id=request_id)
-        call = self._stub.Generate(request, timeout=timeout_s, metadata=metadata(self._tenant))
+        request = encode(model, prompt, n, options)
+        call = self._stub.Generate(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
         try:
             for response in call:
                 yield decode(response)
@@ -65,49 +56,16 @@ class Client:
             call.cancel()
 
     @overload
-    def generate(
-        self,
-        model: str,
-        prompt: Prompt,
-        *,
-        n: None = None,
-        qos: Qos = "normal",
-        precision: PrecisionName | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> Answer: ...
+    def generate(self, model: str, prompt: Prompt, *, n: None = None, **options: Unpack[CallOptions]) -> Answer: ...
 
     @overload
-    def generate(
-        self,
-        model: str,
-        prompt: Prompt,
-        *,
-        n: int,
-        qos: Qos = "normal",
-        precision: PrecisionName | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        **sampling: Unpack[SamplingOptions],
-    ) -> list[Answer]: ...
+    def generate(self, model: str, prompt: Prompt, *, n: int, **options: Unpack[CallOptions]) -> list[Answer]: ...
 
     def generate(
-        self,
-        model: str,
-        prompt: Prompt,
-        *,
-        n: int | None = None,
-        qos: Qos = "normal",
-        precision: PrecisionName | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        **sampling: Unpack[SamplingOptions],
+        self, model: str, prompt: Prompt, *, n: int | None = None, **options: Unpack[CallOptions]
     ) -> Answer | list[Answer]:
         """The whole answer; with `n` a list of that many."""
-        stream = self.stream(
-            model, prompt, n=n, qos=qos, precision=precision, timeout_s=timeout_s, request_id=request_id, **sampling
-        )
+        stream = self.stream(model, prompt, n=n, **options)
         whole = answers(stream)
         return whole[0] if n is None else whole
 

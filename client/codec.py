@@ -10,12 +10,11 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.types.v1 import types_pb2
 from headrace.client.values import (
     Answer,
+    CallOptions,
     Message,
     Model,
     Piece,
-    PrecisionName,
     Prompt,
-    Qos,
     SamplingOptions,
     TokenLogprob,
     TokenLogprobs,
@@ -29,24 +28,18 @@ Names = TypeVar("Names", QosClass, Precision)
 _propagator = TraceContextTextMapPropagator()
 
 
-def encode(
-    model: str,
-    prompt: Prompt,
-    sampling: SamplingOptions,
-    *,
-    n: int | None,
-    qos: Qos,
-    precision: PrecisionName | None,
-    request_id: str | None,
-) -> pb.GenerateRequest:
+_OF_THE_CALL = CallOptions.__annotations__.keys() - SamplingOptions.__annotations__.keys()
+
+
+def encode(model: str, prompt: Prompt, n: int | None, options: CallOptions) -> pb.GenerateRequest:
     """Raises InvalidRequest for values that the wire cannot hold; the gateway checks the rest."""
-    request = pb.GenerateRequest(model=model, request_id=request_id or "")
-    request.qos_class = _named(QosClass, "qos", qos).value  # type: ignore[assignment]
-    request.precision = _named(Precision, "precision", precision or Precision.ANY.name).value  # type: ignore[assignment]
+    request = pb.GenerateRequest(model=model, request_id=options.get("request_id") or "")
+    request.qos_class = _named(QosClass, "qos", options.get("qos", "normal")).value  # type: ignore[assignment]
+    precision = options.get("precision") or Precision.ANY.name
+    request.precision = _named(Precision, "precision", precision).value  # type: ignore[assignment]
     _put_prompt(request, prompt)
-    options = {**sampling, "n": n}
-    for name, value in options.items():
-        if value is not None:
+    for name, value in {**options, "n": n}.items():
+        if value is not None and name not in _OF_THE_CALL:
             _put_option(request.sampling, name, value)
     return request
 

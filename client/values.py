@@ -41,6 +41,15 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
 
 
+class CallOptions(SamplingOptions, total=False):
+    """All that may be said with a prompt. Left out: class normal, the model's precision, no deadline, a drawn id."""
+
+    qos: Qos
+    precision: PrecisionName | None
+    timeout_s: float | None
+    request_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token's natural log probability, before temperature and penalties."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
-from headrace.chassis.outbox import Outbox
+from headrace.chassis.outbox import MAX_FRAME_BYTES, Outbox
 from headrace.core.errors import Cancelled, Draining, InvalidRequest
 from headrace.scheduler.policy.events import GatewayLost, Occurrence, Withdrawn
 
@@ -14,8 +14,9 @@ Answer = pb.Placement | pb.Refusal
 class Gateways:
     """One outbox a connected gateway. A gateway that connects anew takes over from its old stream."""
 
-    def __init__(self, post: Callable[[Occurrence], None]) -> None:
+    def __init__(self, post: Callable[[Occurrence], None], max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._post = post
+        self._max_frame_bytes = max_frame_bytes
         self._outboxes: dict[str, Outbox[Answer]] = {}
         self._closed = False
 
@@ -29,7 +30,7 @@ class Gateways:
         if old := self._outboxes.pop(gateway_id, None):
             self._lost(gateway_id, old)
             old.close(Cancelled(f"gateway {gateway_id} has connected anew"))
-        outbox = self._outboxes[gateway_id] = Outbox()
+        outbox = self._outboxes[gateway_id] = Outbox(self._max_frame_bytes)
         try:
             yield outbox
         finally:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
-from headrace.chassis.outbox import Outbox
+from headrace.chassis.outbox import MAX_FRAME_BYTES, Outbox
 from headrace.core.errors import Cancelled, Draining, HeadraceError
 from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorLost, Occurrence
 
@@ -12,8 +12,9 @@ from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorLost, Occ
 class Members:
     """One outbox a connected executor. One that connects anew takes over from its old stream."""
 
-    def __init__(self, post: Callable[[Occurrence], None]) -> None:
+    def __init__(self, post: Callable[[Occurrence], None], max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._post = post
+        self._max_frame_bytes = max_frame_bytes
         self._outboxes: dict[str, Outbox[pb.EnlistResponse]] = {}
         self._closed = False
 
@@ -25,7 +26,7 @@ class Members:
         executor_id = event.executor_id
         if old := self._outboxes.pop(executor_id, None):
             old.close(Cancelled(f"executor {executor_id} has connected anew"))
-        outbox = self._outboxes[executor_id] = Outbox()
+        outbox = self._outboxes[executor_id] = Outbox(self._max_frame_bytes)
         self._post(event)
         try:
             yield outbox
