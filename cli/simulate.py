@@ -9,6 +9,7 @@ from rich.console import Console
 
 from headrace.core.errors import InvalidRequest
 from headrace.simulator.policies import POLICIES
+from headrace.simulator.report.plot import figure_class
 from headrace.simulator.report.plot import plot as draw
 from headrace.simulator.report.table import show
 from headrace.simulator.scenario import FOLDER, Scenario, load_scenario, parse_scenario
@@ -48,6 +49,11 @@ def simulate(
         raise InvalidRequest("--policy names none", field="policy")
     for name in names:
         chosen.policy_named(name)
+    if plot:
+        figure_class()  # a missing library shows before the work
+    for file in (json_file, plot):
+        if file and not file.parent.is_dir():
+            raise InvalidRequest(f"{file}: there is no folder {file.parent}", field="file")
     progress = Console(stderr=True, highlight=False)
     summaries = []
     for name in names:

@@ -44,6 +44,14 @@ class _Sequence:
         return self.job.qos_class, self.job.request.tenant
 
 
+def chunk_tokens(pending: int, budget: int, least: int) -> int:
+    """The largest chunk within the budget that leaves no rest shorter than `least`; 0 if there is none."""
+    if pending <= budget:
+        return pending
+    size = min(budget, pending - least)
+    return size if size >= least else 0
+
+
 class ContinuousLoop:
     """One executor's sequences, slots and blocks."""
 
@@ -83,6 +91,9 @@ class ContinuousLoop:
 
     def stop(self) -> list[Job]:
         self._stopped = True
+        for sequence in self._sequences.values():
+            if sequence.decoding:
+                self._leave_decodes(sequence)
         left = [sequence.job for sequence in self._sequences.values()]
         return left + [message[0] for message in self._inbox if not isinstance(message, str)]
 
@@ -124,11 +135,11 @@ class ContinuousLoop:
         least = self._device.min_chunk_tokens
         for sequence in self._prefilling:
             pending = sequence.pending
-            size = pending if pending <= budget else min(budget, pending - least)
-            if size < min(least, pending):
-                if self._num_decodes or self._chunks:
-                    break
-                size = min(pending, least)  # a budget below the bound must not stop the loop
+            size = chunk_tokens(pending, budget, least)
+            if not size and not (self._num_decodes or self._chunks):
+                size = pending if pending < 2 * least else least  # a budget below the bound must not stop the loop
+            if not size:
+                break
             self._chunks.append((sequence, size))
             budget -= size
         return sum(size for _, size in self._chunks)
@@ -253,7 +264,8 @@ class ContinuousLoop:
     def _leave_decodes(self, sequence: _Sequence) -> None:
         job = sequence.job
         job.generated = job.output_tokens - (sequence.last_round - self._round)
-        sequence.past = sequence.computed = job.request.prompt_tokens + job.generated
+        # its last token has not gone in yet
+        sequence.past = sequence.computed = job.request.prompt_tokens + job.generated - 1
         sequence.decoding = False
         self._rejoined.pop(sequence, None)
         self._num_decodes -= 1

@@ -44,7 +44,7 @@ class FleetSpec(Spec):
     num_slots: int = Field(_DEVICE.num_slots, ge=1)
     num_blocks: int = Field(_DEVICE.num_blocks, ge=1)
     block_tokens: int = Field(_DEVICE.block_tokens, ge=1)
-    context_tokens: int = Field(_DEVICE.context_tokens, ge=4)
+    context_tokens: int = Field(_DEVICE.context_tokens, ge=4, validate_default=True)
     step_tokens: int = Field(_DEVICE.step_tokens, ge=2)
     min_chunk_tokens: int = Field(_DEVICE.min_chunk_tokens, ge=1)
     step: StepSpec = StepSpec()
@@ -170,7 +170,11 @@ def parse_scenario(data: dict[str, Any], origin: str) -> Scenario:
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
-        lines = [f"{origin}: {_place(fault['loc'])}: {_message(fault['msg'])}" for fault in error.errors()]
+        faults = error.errors()
+        # a list whose only item is at fault is also called too short
+        inner = {fault["loc"][:depth] for fault in faults for depth in range(1, len(fault["loc"]))}
+        faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in inner)]
+        lines = [f"{origin}: {_place(fault['loc'])}: {_message(fault['msg'])}" for fault in faults]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from error
 
 
