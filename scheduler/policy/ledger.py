@@ -46,6 +46,7 @@ class Reservation:
     dropped: bool = False
     num_displacements: int = 0
     keeps_place: bool = False
+    named: bool = False  # as displaced, by its executor, since it was resumed
 
     @property
     def held(self) -> Need:
@@ -131,7 +132,7 @@ class Ledger:
         """It has its slots and blocks again."""
         reservation = self.paused.pop(request_id)
         before = reservation.held
-        reservation.paused = reservation.dropped = False
+        reservation.paused = reservation.dropped = reservation.named = False
         self._moved(before, reservation.need)
         self.resumed[request_id] = reservation
 
@@ -146,6 +147,7 @@ class Ledger:
     def doubt(self, request_id: str) -> None:
         """It does not run, as was thought, and is told to."""
         reservation = self.reservations[request_id]
+        reservation.named = False
         self._stops(request_id, reservation)
         self.resumed[request_id] = reservation
 

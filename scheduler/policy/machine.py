@@ -255,9 +255,16 @@ def _agree(turn: Turn, executor: Executor, request_id: str, *, paused: bool) -> 
 
 
 def _wake(turn: Turn, executor: Executor, request_id: str) -> None:
-    """One that is displaced there and not here was so by a placement given up meanwhile; it may go on."""
+    """One that is displaced there and not here was so by a start that came late; it may go on.
+
+    One just told so is told again once two reports name it: the first may have crossed the word.
+    """
     held = executor.ledger.reservations.get(request_id)
-    if held is not None and not held.paused and request_id not in executor.ledger.resumed:
+    if held is None or held.paused:
+        return
+    if request_id in executor.ledger.resumed and not held.named:
+        held.named = True
+    else:
         executor.ledger.doubt(request_id)
         turn.state.registry.update_victims(executor)
         turn.commands.append(Resume(executor.executor_id, (request_id,)))

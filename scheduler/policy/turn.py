@@ -51,6 +51,7 @@ class Turn:
         self._freed: dict[str, None] = {}
         self._settled: dict[Lane, int] = {}  # at which of its versions
         self._batches: dict[str, list[Member]] = {}
+        self._displaced_on: set[str] = set()
 
     def head_changed(self, lane: Lane) -> None:
         """The lane has a new first request; lanes that left room to the old one may have it now."""
@@ -91,7 +92,8 @@ class Turn:
             self._to_look_at |= dict.fromkeys(state.queues.lanes_of(model))
         self._settle_up_to(QosClass.REALTIME)
         for executor in freed:
-            if executor.ledger.paused:
+            # the word to go on would overtake the start that displaces: the next report will do
+            if executor.ledger.paused and executor.executor_id not in self._displaced_on:
                 self._resume(executor)
         self._settle_up_to(QosClass.BATCH)
         for executor_id, members in self._batches.items():
@@ -182,6 +184,7 @@ class Turn:
                 for each in displaced:
                     executor.ledger.pause(each.request_id, drop_kv=each.drop_kv, most=limits.max_displacements)
                 self.state.tally.displaced += len(displaced)
+                self._displaced_on.add(executor.executor_id)
                 return executor, need_of(request, executor.ledger.shape.block_tokens), displaced
         return None
 

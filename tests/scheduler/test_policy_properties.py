@@ -1,15 +1,21 @@
 """What always holds, whatever happens in whichever order: hypothesis drives the machine against a ledger of its own."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import replace
+from random import Random
+from typing import Any
+from unittest import TestCase
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Resume
+from headrace.scheduler.policy.displacement import make_room
 from headrace.scheduler.policy.events import (
     Configured,
     Event,
@@ -46,6 +52,7 @@ requests = st.builds(
     qos_class=st.sampled_from(QosClass),
     n=st.sampled_from([1, 1, 1, 2, 3, 4, 0]),
     precision=st.sampled_from([Precision.ANY, *Precision]),
+    tenant=st.sampled_from(["", "t1", "t2"]),
     deadline_s=st.none() | st.floats(0, 30),
 )
 models = st.lists(
@@ -69,12 +76,19 @@ def num_blocks(request: Request, block_tokens: int) -> int:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """`where` follows each submission by its serial; every submission is in exactly one place."""
+    """`where` follows each submission by its serial; every submission is in exactly one place.
+
+    At its end a history is drained: what runs finishes one by one, nothing new comes, and nobody may be left.
+    """
+
+    twins = False  # whether a second machine must do the same
+    capacities = ((6, 40), (3, 20))  # slots and blocks
 
     def __init__(self) -> None:
         super().__init__()
         self.state = State(Limits(BOUNDS, lease_s=15.0, batch_tokens=150))
-        self.twin = deepcopy(self.state)
+        self.twin = deepcopy(self.state) if self.twins else None
+        self.sound = True
         self.now = 0.0
         self.serial = 0
         self.where: dict[int, str] = {}
@@ -82,10 +96,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.placed_at: dict[int, str] = {}
         self.started: set[int] = set()
         self.ever_placed: Counter[int] = Counter()
+        self.paused: dict[str, list[str]] = defaultdict(list)  # by executor, as the commands have it
+        self.left_over: set[str] = set()  # executors that have displaced since their last report
 
     def happen(self, event: Event) -> list[Command]:
+        self.sound = False
+        for occurrence in event.occurrences if isinstance(event, Gathered) else (event,):
+            match occurrence:
+                case ExecutorEnlisted():
+                    self.paused[occurrence.executor_id] = [
+                        i for i in occurrence.running_ids if i in occurrence.paused_ids
+                    ]
+                    self.left_over.discard(occurrence.executor_id)
+                case ExecutorReported(executor_id):
+                    self.left_over.discard(executor_id)
         commands = step(self.state, event, self.now)
-        assert commands == step(self.twin, event, self.now), "the same inputs gave other commands"
+        if self.twin:
+            assert commands == step(self.twin, event, self.now), "the same inputs gave other commands"
         for command in commands:
             match command:
                 case Dispatch(_, executor_id, _, members, _):
@@ -96,15 +123,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self._placed(member.request, executor_id, member.precision)
                         assert member.request.qos_class is QosClass.REALTIME or not member.displaced
                         for displaced in member.displaced:
-                            held = self.state.registry.executors[executor_id].ledger.reservations[displaced.request_id]
-                            assert held.request.qos_class is not QosClass.REALTIME
-                            assert held.num_displacements <= 2
+                            self._displaced(executor_id, displaced.request_id)
                 case Refuse(request, _):
                     assert self.where[request.serial] in ("new", "waiting")
                     self.where[request.serial] = "refused"
                 case Resume(executor_id, request_ids):
                     ledger = self.state.registry.executors[executor_id].ledger
                     assert all(not ledger.reservations[each].paused for each in request_ids)
+                    self.paused[executor_id] = [i for i in self.paused[executor_id] if i not in request_ids]
                 case Drop(request):
                     assert self.where[request.serial] in ("new", "waiting")
                     self.where[request.serial] = "withdrawn"
@@ -114,7 +140,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         for serial in self.placed_at.keys() - self.held():
             self.where[serial] = "gone"
             del self.placed_at[serial]
+        for executor_id, paused in self.paused.items():
+            executor = self.state.registry.executors.get(executor_id)
+            self.paused[executor_id] = [i for i in paused if executor and i in executor.ledger.reservations]
+        self.sound = True
         return commands
+
+    def _displaced(self, executor_id: str, request_id: str) -> None:
+        held = self.state.registry.executors[executor_id].ledger.reservations[request_id]
+        assert held.request.qos_class is not QosClass.REALTIME
+        assert held.started
+        assert held.num_displacements <= 2
+        self.left_over.add(executor_id)
+        if request_id not in self.paused[executor_id]:
+            self.paused[executor_id].append(request_id)
 
     def held(self) -> set[int]:
         """Serials of the submissions that hold capacity."""
@@ -148,10 +187,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Two executors, so that most runs have somebody to place on."""
+        """So that most runs have somebody to place on."""
         loaded = (LoadedModel("m", Precision.INT8, 300), LoadedModel("other", Precision.FP32, 300))
-        self.happen(ExecutorEnlisted("e1", "a:1", loaded, 6, 40, 16))
-        self.happen(ExecutorEnlisted("e2", "a:2", loaded[:1], 3, 20, 16))
+        for number, (num_slots, num_blocks) in enumerate(self.capacities, 1):
+            models = loaded if number == 1 else loaded[:1]
+            self.happen(ExecutorEnlisted(f"e{number}", f"a:{number}", models, num_slots, num_blocks, 16))
 
     @rule(fields=requests)
     def submit(self, fields: dict) -> None:
@@ -211,6 +251,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.placed_at)
+    @rule(data=st.data(), num_finished=st.integers(0, 2))
+    def honest_report(self, data: st.DataObject, num_finished: int) -> None:
+        """All that were placed there have started, and those that are displaced are."""
+        self.truthfully(self.placed_at[data.draw(st.sampled_from(sorted(self.placed_at)))], num_finished)
+
+    def truthfully(self, executor_id: str, num_finished: int) -> None:
+        executor = self.state.registry.executors[executor_id]
+        running = tuple(i for i in executor.ledger.reservations if i not in self.paused[executor_id])
+        self.happen(
+            ExecutorReported(
+                executor_id,
+                running,
+                running[:num_finished],
+                executor.draining,
+                paused_ids=tuple(self.paused[executor_id]),
+            )
+        )
+
+    @precondition(lambda self: self.placed_at)
     @rule(data=st.data(), finish=st.booleans(), draining=st.sampled_from([False, False, False, True]))
     def report(self, data: st.DataObject, finish: bool, draining: bool) -> None:
         serial = data.draw(st.sampled_from(sorted(self.placed_at)))
@@ -266,6 +325,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(count == 1 for count in self.ever_placed.values()), "placed twice"
 
     @invariant()
+    def displaced_ones_go_on_once_there_is_room(self) -> None:
+        """Save in what a wide one's displacement left over: its executor has to report first."""
+        for executor_id, executor in self.state.registry.executors.items():
+            paused = executor.ledger.paused
+            assert set(paused) == set(self.paused[executor_id])
+            if paused and executor_id not in self.left_over:
+                assert not executor.ledger.can_resume(next(iter(paused.values())))
+
+    @invariant()
     def totals_are_what_is_held(self) -> None:
         for executor in self.state.registry.executors.values():
             ledger = executor.ledger
@@ -288,6 +356,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert backlog.num_tokens == sum(request.tokens for request in waiting)
             assert len(waiting) <= 1 or backlog.num_tokens <= BOUNDS.max_waiting_tokens
 
+    @property
+    def may_displace(self) -> bool:
+        limits = self.state.limits
+        return limits.order is Order.QOS and limits.max_displacements > 0
+
     @invariant()
     def nobody_waits_who_could_run(self) -> None:
         """The first of a lane has no room anywhere, save where an earlier one waits for the same executor."""
@@ -301,6 +374,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             members = found[1].members
             free = [executor for executor in members.values() if executor.executor_id not in kept_for_earlier]
             assert isinstance(place(request, free, lambda executor: False), Blocked), f"{request} has room"
+            if request.qos_class is QosClass.REALTIME and self.may_displace:
+                able = [e for e in free if fits(e.ledger.shape, e.context_of(request.model), request)]
+                able = [e for e in able if request.request_id not in e.ledger.reservations and e.has_victims]
+                assert all(make_room(request, e.ledger) is None for e in able), f"{request} could have displaced"
             kept_for_earlier |= {
                 executor.executor_id
                 for executor in members.values()
@@ -316,8 +393,123 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(state.starts) <= len(state.active)
         assert len(state.leases) == len(state.registry.executors)
 
+    def teardown(self) -> None:
+        """Nothing new comes, and all that run finish one by one: everybody gets a turn, and all is empty."""
+        for _ in range(200):
+            busy = [i for i, executor in self.state.registry.executors.items() if executor.ledger.reservations]
+            if not (self.sound and busy):
+                break
+            for executor_id in busy:
+                self.truthfully(executor_id, 0)
+                self.truthfully(executor_id, 1)
+        if self.sound:
+            assert not self.held(), "displaced for ever"
+            assert not self.state.queues.by_id, "waiting for ever"
+            assert not self.state.active
 
-SchedulerMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-TestScheduler = SchedulerMachine.TestCase
+
+class TwinMachine(SchedulerMachine):
+    """The same inputs, the same commands."""
+
+    twins = True
+
+
+class CrowdedMachine(SchedulerMachine):
+    """One small executor: displacement at almost every step."""
+
+    capacities = ((2, 12),)
+
+
+class FleetMachine(SchedulerMachine):
+    capacities = ((6, 40), (3, 20), (1, 60))
+
+
+def histories(machine: type[RuleBasedStateMachine], number: int) -> type[TestCase]:
+    machine.TestCase.settings = settings(
+        max_examples=number, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    return machine.TestCase
+
+
+TestTwins = histories(TwinMachine, 100)
+TestScheduler = histories(SchedulerMachine, 250)
+TestCrowded = histories(CrowdedMachine, 250)
+TestFleet = histories(FleetMachine, 250)
+
+
+def some(draw: Random, pool: Collection[str], most: int) -> tuple[str, ...]:
+    return tuple(draw.sample(sorted(pool), min(len(pool), draw.randint(0, most))))
+
+
+def walk(machine: SchedulerMachine, draw: Random) -> None:
+    """One step of a history, by plain random numbers: many times as fast as what can be shrunk."""
+
+    def fields() -> dict[str, Any]:
+        return {
+            "request_id": f"r{draw.randrange(12)}",
+            "gateway_id": draw.choice(GATEWAYS),
+            "model": draw.choice(("m", "m", "other")),
+            "prompt_tokens": draw.choice((draw.randint(0, 90), draw.randint(-1, 260))),
+            "max_output_tokens": draw.randint(0, 60),
+            "qos_class": draw.choice([*QosClass]),
+            "tenant": draw.choice(("", "t1", "t2")),
+            "n": draw.choice((1, 1, 1, 1, 2, 3, 4, 0)),
+            "precision": draw.choice((Precision.ANY, Precision.ANY, *Precision)),
+            "deadline_s": draw.choice((None, None, draw.uniform(0, 30))),
+        }
+
+    executor_id = draw.choice(EXECUTORS)
+    executor = machine.state.registry.executors.get(executor_id)
+    held = executor.ledger.reservations if executor else {}
+    match draw.choices(range(11), (6, 2, 2, 5, 2, 2, 1, 1, 1, 1, 2))[0]:
+        case 0:
+            machine.submit(fields())
+        case 1:
+            machine.rush(fields(), draw.choice((QosClass.BATCH, QosClass.NORMAL)), draw.random() < 0.5)
+        case 2:
+            machine.gathered([fields() for _ in range(draw.randint(2, 8))], executor_id)
+        case 3 if executor:
+            machine.truthfully(executor_id, draw.randint(0, 2))
+        case 4 if executor:
+            ids, steps = some(draw, held, 3), (StepSample(draw.randint(-1, 9), draw.randint(-1, 99), draw.random()),)
+            finished, paused = some(draw, ids, 2), some(draw, held, 2)
+            machine.happen(ExecutorReported(executor_id, ids, finished, draw.random() < 0.2, (40,), paused, steps))
+        case 5:
+            names = draw.choices(MODELS, k=draw.randint(1, 3))
+            loaded = tuple(LoadedModel(name, draw.choice([*Precision]), draw.choice((128, 300))) for name in names)
+            running = (*some(draw, held, len(held)), *some(draw, ("x1", "x2"), 1))
+            capacity = draw.randint(0, 9), draw.randint(10, 60), draw.choice((16, 8))
+            machine.happen(
+                ExecutorEnlisted(executor_id, "a", loaded, *capacity, running, some(draw, running, len(running)))
+            )
+        case 6:
+            machine.configure(draw.choice([*Order, Order.QOS, Order.QOS]), draw.randint(0, 2))
+        case 7:
+            machine.lose_executor(executor_id)
+        case 8:
+            machine.lose_gateway(draw.choice(GATEWAYS))
+        case 9:
+            machine.withdraw(draw.choice(GATEWAYS), f"r{draw.randrange(12)}")
+        case 10:
+            machine.time_passes(draw.uniform(-2, 6))
+
+
+@pytest.mark.parametrize("machine_type", [SchedulerMachine, CrowdedMachine, FleetMachine])
+@pytest.mark.parametrize("block", range(10))
+def test_ten_thousand_histories(machine_type: type[SchedulerMachine], block: int) -> None:
+    for seed in range(block * 340, (block + 1) * 340):
+        draw, machine = Random(seed), machine_type()
+        machine.begin()
+        try:
+            for _ in range(20):
+                walk(machine, draw)
+                machine.every_submission_is_in_one_place()
+                machine.displaced_ones_go_on_once_there_is_room()
+                machine.totals_are_what_is_held()
+                machine.queues_keep_their_bounds()
+                machine.nobody_waits_who_could_run()
+                machine.nothing_is_remembered_for_ever()
+            machine.teardown()
+        except BaseException as fault:
+            fault.add_note(f"history of seed {seed}")
+            raise
