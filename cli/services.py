@@ -1,4 +1,4 @@
-"""`headrace gateway|scheduler|executor|preprocess`: one service in the foreground, for a deployment of its own."""
+"""`headrace gateway|executor|preprocess`: one service in the foreground, for a deployment of its own."""
 
 import logging
 from pathlib import Path
@@ -17,25 +17,21 @@ Config = Annotated[
 
 def gateway(config: Config = None) -> None:
     """Run a gateway: the public gRPC contract."""
-    _run(Service.GATEWAY, config)
-
-
-def scheduler(config: Config = None) -> None:
-    """Run a scheduler: who goes when, where and with whom."""
-    _run(Service.SCHEDULER, config)
+    run_service(Service.GATEWAY, config)
 
 
 def executor(config: Config = None) -> None:
     """Run an executor: the engine of one device."""
-    _run(Service.EXECUTOR, config)
+    run_service(Service.EXECUTOR, config)
 
 
 def preprocess(config: Config = None) -> None:
     """Run a preprocess service: chat template and tokeniser for gateways that do not do it inline."""
-    _run(Service.PREPROCESS, config)
+    run_service(Service.PREPROCESS, config)
 
 
-def _run(service: Service, config: Path | None) -> None:
+def run_service(service: Service, config: Path | None) -> None:
+    """Runs the service until a signal and ends the command."""
     log = logging.getLogger("headrace")
     raise typer.Exit(
         process.run(service, load_settings(config), lambda address: log.info("%s listens on %s", service, address))

@@ -5,13 +5,18 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import grpc
 from opentelemetry.trace import Tracer
 
 from headrace.api.scheduler.v1 import scheduler_pb2
-from headrace.api.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
+from headrace.api.scheduler.v1.scheduler_pb2_grpc import (
+    add_SchedulerAdminServiceServicer_to_server,
+    add_SchedulerServiceServicer_to_server,
+)
 from headrace.chassis.config import SchedulerSettings, Settings
 from headrace.chassis.server import ServerHandle, serve
 from headrace.chassis.telemetry import to_frame
+from headrace.scheduler.admin import SchedulerAdminService
 from headrace.scheduler.codec import to_placement, to_refusal
 from headrace.scheduler.dispatch import Gateways
 from headrace.scheduler.loop import SchedulerLoop
@@ -23,7 +28,7 @@ from headrace.scheduler.policy.state import State
 from headrace.scheduler.servicer import SchedulerService
 from headrace.scheduler.tracing import QueueSpans
 
-SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+SERVICES = tuple(service.full_name for service in scheduler_pb2.DESCRIPTOR.services_by_name.values())
 
 
 @asynccontextmanager
@@ -33,13 +38,13 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
     Raises ConfigError where the address cannot be bound.
     """
     scheduler = Scheduler(settings.scheduler, tracer)
+
+    def register(server: grpc.aio.Server) -> None:
+        add_SchedulerServiceServicer_to_server(scheduler.service, server)
+        add_SchedulerAdminServiceServicer_to_server(scheduler.admin, server)
+
     async with (
-        serve(
-            settings.scheduler.listen,
-            settings.transport,
-            lambda server: add_SchedulerServiceServicer_to_server(scheduler.service, server),
-            [SERVICE],
-        ) as handle,
+        serve(settings.scheduler.listen, settings.transport, register, SERVICES) as handle,
         asyncio.TaskGroup() as group,
     ):
         owner = group.create_task(scheduler.loop.run())
@@ -75,6 +80,7 @@ class Scheduler:
         self._members = Members(self.loop.post)
         self._spans = QueueSpans(tracer)
         self.service = SchedulerService(self.loop.post, self._gateways, self._members, self._spans)
+        self.admin = SchedulerAdminService(self.loop)
 
     def drain(self) -> None:
         """Refuses what waits, then ends all streams: gateways and executors turn to the next scheduler."""

@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.scheduler.policy.commands import Command
-from headrace.scheduler.policy.events import Event, Gathered, Occurrence, Tick
+from headrace.scheduler.policy.events import Configured, Event, Gathered, Occurrence, Tick
+from headrace.scheduler.policy.limits import Limits, changed
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.state import State
 
@@ -49,6 +50,21 @@ class SchedulerLoop:
         """Takes turns until nothing is left to take in."""
         while self._events:
             self.take_turn()
+
+    def observed(self) -> State:
+        """The state with all that has come taken in: to be read only, and not across an await."""
+        self.settle()
+        return self._state
+
+    def configure(self, changes: Mapping[str, str]) -> tuple[Limits, Limits]:
+        """Puts changed settings into effect; the limits before and after. Raises InvalidRequest, changing nothing.
+
+        The new limits are derived from those in effect and are in effect on return, with no await between: of two
+        who change different settings at once, neither undoes the other's change.
+        """
+        before = self.observed().limits
+        self.post(Configured(changed(before, changes)))
+        return before, self.observed().limits
 
     async def _pause(self) -> None:
         """Until something comes, or time alone changes something."""
