@@ -31,7 +31,8 @@ class SchedulerAdminService(SchedulerAdminServiceServicer):
         if len(request.settings) > len(LIVE) or request.ByteSize() > MAX_CHANGES_BYTES:
             limit = f"{len(LIVE)} settings in {MAX_CHANGES_BYTES} bytes"
             raise InvalidRequest(f"too many or too long changes: at most {limit}", field="settings", limit=limit)
-        before, after = map(live_values, self._loop.configure(request.settings))
+        wanted = dict(sorted(request.settings.items()))  # a map on the wire has no order, a refusal should have one
+        before, after = map(live_values, self._loop.configure(wanted))
         if changes := [f"{name} {old} -> {after[name]}" for name, old in before.items() if old != after[name]]:
             log.info("settings changed: %s", ", ".join(changes))
         return pb.SetSettingsResponse(settings=after)
