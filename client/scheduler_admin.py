@@ -83,13 +83,14 @@ class SchedulerAdmin:
         await self._channel.close()
 
     async def settings(self) -> dict[str, str]:
-        """All that can be set while it runs, with the values in effect."""
-        return dict((await self._answer(self._stub.GetSettings(pb.GetSettingsRequest(), timeout=ANSWER_S))).settings)
+        """All that can be set while it runs, by name, with the values in effect."""
+        response = await self._answer(self._stub.GetSettings(pb.GetSettingsRequest(), timeout=ANSWER_S))
+        return dict(sorted(response.settings.items()))
 
     async def set(self, changes: Mapping[str, str]) -> dict[str, str]:
         """Changes settings and returns all values in effect. Raises InvalidRequest, having changed nothing."""
         call = self._stub.SetSettings(pb.SetSettingsRequest(settings=changes), timeout=ANSWER_S)
-        return dict((await self._answer(call)).settings)
+        return dict(sorted((await self._answer(call)).settings.items()))
 
     async def status(self) -> SchedulerStatus:
         """What waits, what runs where, and what has been learned."""
