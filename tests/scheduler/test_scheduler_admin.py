@@ -25,8 +25,10 @@ from headrace.chassis.status import from_rpc_error
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.scheduler import app
 from headrace.scheduler.admin import MAX_CHANGES_BYTES
-from headrace.scheduler.policy.limits import LIVE
+from headrace.scheduler.loop import SchedulerLoop
+from headrace.scheduler.policy.limits import LIVE, Bounds, Limits
 from headrace.scheduler.policy.prediction import PRIOR
+from headrace.scheduler.policy.state import State
 
 PATIENCE_S = 10
 SERVICES = {"headrace.scheduler.v1.SchedulerService", "headrace.scheduler.v1.SchedulerAdminService"}
@@ -188,6 +190,16 @@ async def test_settings_changed_at_once_all_take_effect() -> None:
     async with running() as bench:
         await asyncio.gather(*(bench.set(**{name: value}) for name, value in changes.items()))
         assert changes.items() <= (await bench.settings()).items()
+
+
+def test_a_change_is_in_effect_before_the_loop_has_its_turn() -> None:
+    state = State(Limits(Bounds(10, 1000), lease_s=1.0, batch_tokens=100))
+    loop = SchedulerLoop(state, lambda command: None)
+    loop.configure({"batch_share": "0.4"})
+    before, after = loop.configure({"quota_load": "0.5"})
+    assert (before.batch_share, before.quota_load) == (0.4, 0.7)
+    assert (after.batch_share, after.quota_load) == (0.4, 0.5)
+    assert state.limits == after
 
 
 async def test_old_and_new_values_of_what_changed_are_logged(caplog: pytest.LogCaptureFixture) -> None:
