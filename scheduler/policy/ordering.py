@@ -19,7 +19,7 @@ from headrace.scheduler.policy.registry import Pool
 LaneKey = tuple[str, Precision]
 
 OVERDUE_EVERY = 8
-"""Of so many that go while REALTIME waits, one may be of another class that has waited too long."""
+"""Of so many that go while an earlier class waits, one may be of another class that has waited too long."""
 
 
 @dataclass(slots=True)
@@ -89,8 +89,9 @@ class Lane:
         normal, batch, oldest = self._normal.first(now, math.inf), self._batch.first(now, math.inf), self._batch.oldest
         if normal is None or batch is None or oldest is None:
             return normal or batch
-        overdue = now - oldest.since >= limits.longest_wait_s
-        share = limits.batch_share if overdue else batch_share(load, limits)
+        share = batch_share(load, limits)
+        if now - oldest.since >= limits.longest_wait_s:
+            share = max(share, min(limits.batch_share, 1 / OVERDUE_EVERY))
         chosen = self._deficit.choose(normal.cost, batch.cost, share)
         return normal if chosen is QosClass.NORMAL else batch
 

@@ -31,22 +31,23 @@ async def test_a_flood_of_batch_gives_way_and_goes_on(tmp_path: Path) -> None:
     order: list[str] = []
 
     async with running(settings) as suite, AsyncClient(suite.addresses[Service.GATEWAY]) as client:
-        begun = [asyncio.Event() for _ in range(2 * SLOTS)]
+        begun: asyncio.Queue[int] = asyncio.Queue()
 
         async def batch(number: int) -> list[int]:
             tokens: list[int] = []
             async for piece in client.stream(
                 reference.NAME, [*prompt, 48 + number], qos="batch", max_tokens=TOKENS, ignore_eos=True
             ):
+                if not tokens:
+                    begun.put_nowait(number)
                 tokens += piece.token_ids
-                begun[number].set()
             order.append("batch")
             return tokens
 
         async with asyncio.TaskGroup() as group, asyncio.timeout(60):
             tasks = [group.create_task(batch(number)) for number in range(2 * SLOTS)]
-            while sum(event.is_set() for event in begun) < SLOTS:
-                await asyncio.sleep(0.005)
+            for _ in range(SLOTS):
+                await begun.get()
             answers = await asyncio.gather(
                 *(
                     client.generate(reference.NAME, prompt, qos="realtime", max_tokens=5, ignore_eos=True)
