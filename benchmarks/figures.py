@@ -32,6 +32,11 @@ GOALS: Mapping[str, Goal] = {
     "sched.events_per_s": Goal("events/s", "higher", 30_000.0),
     "sched.growth": Goal("x", "lower", 1.5),
     "exact.cost": Goal("share", "lower", 0.05),
+    "buckets.waste": Goal("share", "lower", 0.04),
+    "buckets.waste_fixed32": Goal("share", "lower", None),
+    "buckets.waste_power_of_two": Goal("share", "lower", None),
+    "buckets.waste_any_rows": Goal("share", "lower", None),
+    "buckets.waste_above_align": Goal("share", "lower", None),
 }
 
 

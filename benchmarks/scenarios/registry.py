@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
-from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, vip
+from headrace.benchmarks.scenarios import buckets, exact, overhead, saturate, sched, single, vip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,5 +48,16 @@ SCENARIOS: Mapping[str, Scenario] = {
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",
         sched.run,
         ("sched.events_per_s", "sched.growth"),
+    ),
+    "buckets": Scenario(
+        "padding waste on recorded prompt lengths, batches of 16 in multiples of 64, beside two published rules",
+        buckets.run,
+        (
+            "buckets.waste",
+            "buckets.waste_fixed32",
+            "buckets.waste_power_of_two",
+            "buckets.waste_any_rows",
+            "buckets.waste_above_align",
+        ),
     ),
 }

@@ -1,0 +1,159 @@
+"""static: continuous batching through the whole suite against static batching on the bare engine, lengths mixed.
+
+Lengths follow the conversations of a recorded trace (azure_llm_2023_conv; without the folder, its fitted lognormals),
+a quarter as long, so that a CPU serves enough of them. Throughput is that of a burst; latency that of arrivals at 80 %
+of what the suite can answer, the same for both. Static batching is taken at the best of several batch sizes.
+"""
+
+import asyncio
+import csv
+import gzip
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headrace.benchmarks.figures import Figure, Report, Row
+from headrace.benchmarks.lab import Lab
+from headrace.benchmarks.open_loop import Arrival, ClassStream, Outcome, open_loop, poisson_times
+from headrace.benchmarks.prompts import Prompts
+from headrace.benchmarks.static_batching import StaticBatcher
+from headrace.benchmarks.suite import started
+from headrace.chassis.config import load_settings
+from headrace.executor.engines.protocol import Engine
+from headrace.executor.engines.registry import load_engine
+
+OURS = "headrace"
+BATCH_SIZES = (8, 16, 64)
+BURST = 192
+LOAD = 0.8
+WINDOWS = 2
+SHRINK = 4
+MOST = (1024, 256)
+"""Tokens of prompt and answer at most, after shrinking."""
+FITTED = ((1020, 0.77), (129, 0.93))
+"""Median and sigma of the logarithm of the trace's prompts and answers."""
+Lengths = Iterator[tuple[int, int]]
+
+
+async def run(lab: Lab) -> Report:
+    """A burst for each system and batch size, then the arrivals for the suite and the best static one."""
+    prompts, drawn = lab.prompts(), lengths(lab.workloads, lab.seed)
+    engine = await asyncio.to_thread(load_engine, load_settings().executor, lab.entry)
+    rates: dict[str, list[float]] = {}
+    latencies: dict[str, list[list[Outcome]]] = {}
+    try:
+        async with started(lab.model, lab.log("suite")) as suite:
+            for number in range(lab.rounds):
+                burst = [_arrival(prompts, drawn, 0.0) for _ in range(BURST)]
+                lab.say(f"round {number + 1} of {lab.rounds}: a burst of {BURST}, {OURS}")
+                rates.setdefault(OURS, []).append(await _burst_rate(suite.stream, burst))
+                for size in BATCH_SIZES:
+                    lab.say(f"round {number + 1} of {lab.rounds}: a burst of {BURST}, static batches of {size}")
+                    async with _static(engine, size) as stream:
+                        rates.setdefault(static_name(size), []).append(await _burst_rate(stream, burst))
+            best = max(BATCH_SIZES, key=lambda size: sum(rates[static_name(size)]))
+            per_request = sum(each.max_tokens for each in burst) / BURST
+            rate = LOAD * sum(rates[OURS]) / lab.rounds / per_request
+            window_s = WINDOWS * lab.window_s
+            for number in range(lab.rounds):
+                times = poisson_times(rate, window_s, lab.seed + number)
+                arrivals = [_arrival(prompts, drawn, at_s) for at_s in times]
+                lab.say(f"round {number + 1} of {lab.rounds}: {rate:.2f} requests/s, {OURS}, then static {best}")
+                latencies.setdefault(OURS, []).append(await open_loop(suite.stream, arrivals, window_s))
+                async with _static(engine, best) as stream:
+                    latencies.setdefault(static_name(best), []).append(await open_loop(stream, arrivals, window_s))
+    finally:
+        engine.close()
+    return report(lab, rates, latencies, rate)
+
+
+def static_name(size: int) -> str:
+    return f"static, {size}"
+
+
+def lengths(workloads: Path | None, seed: int) -> Lengths:
+    """Prompt and answer lengths without end."""
+    drawn = random.Random(seed)
+    if workloads and (trace := workloads / "traces" / "azure_llm_2023_conv.csv.gz").is_file():
+        with gzip.open(trace, "rt", encoding="utf-8") as lines:
+            recorded = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(lines)]
+        while True:
+            yield _shrunk(*drawn.choice(recorded))
+    while True:
+        prompt, answer = (median * drawn.lognormvariate(0.0, sigma) for median, sigma in FITTED)
+        yield _shrunk(prompt, answer)
+
+
+def _shrunk(prompt: float, answer: float) -> tuple[int, int]:
+    return min(max(2, round(prompt / SHRINK)), MOST[0]), min(max(1, round(answer / SHRINK)), MOST[1])
+
+
+def _arrival(prompts: Prompts, drawn: Lengths, at_s: float) -> Arrival:
+    prompt_tokens, answer_tokens = next(drawn)
+    return Arrival(at_s, prompts.draw(prompt_tokens), answer_tokens, "normal")
+
+
+@asynccontextmanager
+async def _static(engine: Engine, size: int) -> AsyncIterator[ClassStream]:
+    batcher = StaticBatcher(engine, size, sum(MOST))
+    serving = asyncio.create_task(batcher.run())
+    try:
+        yield batcher.stream
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _burst_rate(stream: ClassStream, burst: list[Arrival]) -> float:
+    """Output tokens a second until the last answer has ended."""
+    outcomes = await open_loop(stream, burst, float("inf"))
+    return sum(each.num_tokens for each in outcomes) / max(each.ended_s for each in outcomes)
+
+
+def report(
+    lab: Lab, rates: dict[str, list[float]], latencies: dict[str, list[list[Outcome]]], requests_per_s: float
+) -> Report:
+    """Means over the rounds' bursts; percentiles over all rounds' answers together."""
+    means = {name: sum(values) / len(values) for name, values in rates.items()}
+    best = max((name for name in means if name != OURS), key=lambda name: means[name])
+    whole = {name: sorted(each.total_s for r in rounds for each in r) for name, rounds in latencies.items()}
+    first = {name: sorted(each.ttft_s for r in rounds for each in r) for name, rounds in latencies.items()}
+    rows = [
+        Row(
+            name,
+            {
+                "tokens/s": f"{mean:,.0f}",
+                "bursts": " ".join(f"{each:,.0f}" for each in rates[name]),
+                "p50 ms": _ms(whole.get(name), 0.5),
+                "p99 ms": _ms(whole.get(name), 0.99),
+                "TTFT p99 ms": _ms(first.get(name), 0.99),
+            },
+        )
+        for name, mean in means.items()
+    ]
+    raw: dict[str, Any] = {
+        "tokens_per_s": rates,
+        "latencies": {name: [[asdict(o) for o in r] for r in rounds] for name, rounds in latencies.items()},
+    }
+    return Report(
+        "static",
+        [
+            Figure("static.throughput_ratio", means[OURS] / means[best]),
+            Figure("static.p99_ratio", _at(whole[OURS], 0.99) / _at(whole[best], 0.99)),
+        ],
+        rows,
+        settings=lab.settings() | {"shrink": SHRINK, "most": MOST, "load": LOAD, "requests_per_s": requests_per_s},
+        raw=raw,
+        notes=[f"p50 and p99 of whole answers at {requests_per_s:.2f} requests/s, {LOAD:.0%} of what the suite can do"],
+    )
+
+
+def _at(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def _ms(values: list[float] | None, share: float) -> str:
+    return f"{_at(values, share) * 1000:,.0f}" if values else "–"
