@@ -37,6 +37,11 @@ GOALS: Mapping[str, Goal] = {
     "buckets.waste_power_of_two": Goal("share", "lower", None),
     "buckets.waste_any_rows": Goal("share", "lower", None),
     "buckets.waste_above_align": Goal("share", "lower", None),
+    "buckets.waste": Goal("share", "lower", 0.04),
+    "buckets.waste_fixed32": Goal("share", "lower", None),
+    "buckets.waste_power_of_two": Goal("share", "lower", None),
+    "buckets.waste_any_rows": Goal("share", "lower", None),
+    "buckets.waste_above_align": Goal("share", "lower", None),
 }
 
 

@@ -60,4 +60,15 @@ SCENARIOS: Mapping[str, Scenario] = {
             "buckets.waste_above_align",
         ),
     ),
+    "buckets": Scenario(
+        "padding waste on recorded prompt lengths, batches of 16 in multiples of 64, beside two published rules",
+        buckets.run,
+        (
+            "buckets.waste",
+            "buckets.waste_fixed32",
+            "buckets.waste_power_of_two",
+            "buckets.waste_any_rows",
+            "buckets.waste_above_align",
+        ),
+    ),
 }
