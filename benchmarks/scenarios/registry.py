@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
-from headrace.benchmarks.scenarios import buckets, exact, overhead, saturate, sched, single, vip
+from headrace.benchmarks.scenarios import buckets, exact, overhead, saturate, sched, single, static, vip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,15 @@ SCENARIOS: Mapping[str, Scenario] = {
         vip.run,
         ("vip.realtime_mean_cut", "vip.realtime_p99_cut", "vip.normal_throughput_change"),
     ),
+    "static": Scenario(
+        "mixed lengths: continuous batching through the suite against static batching on the bare engine",
+        static.run,
+        ("static.throughput_ratio", "static.p99_ratio"),
+    ),
     "sched": Scenario(
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",
         sched.run,
         ("sched.events_per_s", "sched.growth"),
-    ),
-    "buckets": Scenario(
-        "padding waste on recorded prompt lengths, batches of 16 in multiples of 64, beside two published rules",
-        buckets.run,
-        (
-            "buckets.waste",
-            "buckets.waste_fixed32",
-            "buckets.waste_power_of_two",
-            "buckets.waste_any_rows",
-            "buckets.waste_above_align",
-        ),
     ),
     "buckets": Scenario(
         "padding waste on recorded prompt lengths, batches of 16 in multiples of 64, beside two published rules",
