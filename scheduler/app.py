@@ -37,7 +37,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
 
     Raises ConfigError where the address cannot be bound.
     """
-    scheduler = Scheduler(settings.scheduler, tracer)
+    scheduler = Scheduler(settings.scheduler, tracer, settings.transport.max_message_bytes)
 
     def register(server: grpc.aio.Server) -> None:
         add_SchedulerServiceServicer_to_server(scheduler.service, server)
@@ -60,7 +60,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
 class Scheduler:
     """The parts of a scheduler, put together; `carry_out` is where commands become effects."""
 
-    def __init__(self, settings: SchedulerSettings, tracer: Tracer) -> None:
+    def __init__(self, settings: SchedulerSettings, tracer: Tracer, max_frame_bytes: int) -> None:
         bounds = Bounds(settings.max_waiting_requests, settings.max_waiting_tokens)
         limits = Limits(
             bounds,
@@ -76,8 +76,8 @@ class Scheduler:
             max_displacements=settings.max_displacements,
         )
         self.loop = SchedulerLoop(State(limits, epoch=secrets.token_hex(4)), self._carry_out)
-        self._gateways = Gateways(self.loop.post)
-        self._members = Members(self.loop.post)
+        self._gateways = Gateways(self.loop.post, max_frame_bytes)
+        self._members = Members(self.loop.post, max_frame_bytes)
         self._spans = QueueSpans(tracer)
         self.service = SchedulerService(self.loop.post, self._gateways, self._members, self._spans)
         self.admin = SchedulerAdminService(self.loop)

@@ -72,7 +72,7 @@ def _take_in(turn: Turn, event: Occurrence) -> None:
                 _lose(turn, executor)
         case Configured(limits):
             if limits.order is not turn.state.limits.order:
-                turn.state.queues.reorder(limits.order)
+                turn.reorder(limits.order)
             turn.state.limits = limits
             turn.members_changed()
         case Drain():

@@ -65,6 +65,12 @@ class Turn:
         if self._head(lane) is waiting:
             self.head_changed(lane)
 
+    def reorder(self, order: Order) -> None:
+        """Everybody lines up anew, in lanes that nothing is known of yet."""
+        self.state.queues.reorder(order)
+        self._changed.clear()
+        self._to_look_at.clear()
+
     def members_changed(self) -> None:
         """Who serves what may be new for every lane."""
         for lane in self.state.queues.lanes():
