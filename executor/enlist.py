@@ -96,15 +96,15 @@ class EnlistLink:
                 if self.enlisted.is_set() or backoff_s == _FIRST_BACKOFF_S:
                     log.warning("scheduler unreachable (%s), enlisting again", error.code().name)
             self.enlisted.clear()
-            self._worker().alone = True  # displaced requests go on by themselves: nobody else will say so
+            self._worker().go_alone()
             await asyncio.sleep(backoff_s)
             backoff_s = min(_LONGEST_BACKOFF_S, backoff_s * 2)
 
     async def _frames(self) -> AsyncIterator[pb.EnlistRequest]:
-        self._worker().alone = False
         enlistment = self._enlistment()
         enlistment.running_request_ids.extend(self._running)
-        enlistment.paused_request_ids.extend(self._worker().paused_ids)
+        # one that has started a moment ago is not among the running yet: the next report has it
+        enlistment.paused_request_ids.extend(each for each in self._worker().obey() if each in self._running)
         enlistment.draining = self._told = self.draining
         reports = self._reports = _Reports()  # the enlistment says all that was before
         yield pb.EnlistRequest(enlistment=enlistment)

@@ -19,34 +19,36 @@ class Row:
 def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int) -> list[Row]:
     """Rows of one step within the token budget.
 
-    Every decode has its row, whatever the budget: an answer once begun keeps its pace. An answer whose KV was dropped
-    has its known tokens replayed, each a row of its own over the same blocks, as the decodes were that made them. What
-    is left of the budget goes to prefills, the lower priority number and the earlier arrival first. No chunk and no
-    rest of a prompt is shorter than `min_chunk_tokens`, since the engine's bits change there; the exception is a prompt
-    that is itself shorter.
+    Every decode has its row, whatever the budget: an answer once begun keeps its pace. What is left goes to prefills
+    and to answers whose KV was dropped, the lower priority number and the earlier arrival first. The known tokens of
+    such an answer are rows of their own over the same blocks, as the decodes were that made them. No chunk and no rest
+    of a prompt is shorter than `min_chunk_tokens`, since the engine's bits change there; the exception is a prompt that
+    is itself shorter.
     """
-    decodes = [sequence for sequence in sequences if not sequence.prefilling]
-    budget = step_tokens - len(decodes)
     rows: list[Row] = []
-    for sequence in decodes:
-        pending = sequence.num_pending
-        if pending == 1:
+    waiting: list[Sequence] = []
+    for sequence in sequences:
+        if sequence.num_pending == 1 and not sequence.prefilling:
             rows.append(Row(sequence, sequence.past, 1, True))
-            continue
-        more = min(pending - 1, max(budget, 0))
-        budget -= more
-        rows += [Row(sequence, sequence.past + i, 1, i + 1 == pending) for i in range(1 + more)]
-    waiting = [sequence for sequence in sequences if sequence.prefilling]
+        else:
+            waiting.append(sequence)
+    budget = step_tokens - len(rows)
     waiting.sort(key=lambda sequence: (sequence.job.priority, sequence.arrival))
     for sequence in waiting:
-        pending = sequence.num_prompt_pending
-        size = chunk_tokens(pending, budget, min_chunk_tokens)
-        if size == 0 and not rows:
-            size = min(pending, min_chunk_tokens)  # a budget below the bound must not stop the loop
-            size += pending - size if 0 < pending - size < min_chunk_tokens else 0
-        if size == 0:
+        past, pending = sequence.past, sequence.num_pending
+        if not sequence.prefilling:
+            size = min(pending, budget if rows else max(budget, 1))
+            rows += [Row(sequence, past + i, 1, i + 1 == pending) for i in range(size)]
+        else:
+            prompt = sequence.num_prompt_pending
+            size = chunk_tokens(prompt, budget, min_chunk_tokens)
+            if size <= 0 and not rows:
+                size = min(prompt, min_chunk_tokens)  # a budget below the bound must not stop the loop
+                size += prompt - size if 0 < prompt - size < min_chunk_tokens else 0
+            if size > 0:
+                rows.append(Row(sequence, past, size, size == pending))
+        if size <= 0:
             break
-        rows.append(Row(sequence, sequence.past, size, size == sequence.num_pending))
         budget -= size
     return rows
 

@@ -42,10 +42,12 @@ class Residents:
         self._arrivals = itertools.count(1)
 
     def accept(self, job: Job) -> None:
-        """Lets a request in, after those that make room for it have been paused; or raises, naming what is wrong."""
+        """Lets a request in, after those that make room for it have been paused. Raises InvalidRequest, having paused
+        nobody, or PoolExhausted."""
+        self._check(job)
         for request_id, drop_kv in job.displaced:
             self.pause(request_id, drop_kv=drop_kv)
-        self._check(job)
+        self._want_slots(job.sampling.n)
         prompt_blocks, own_blocks = self._needs(job)
         reservations = self._reserve(prompt_blocks, own_blocks, job.sampling.n)
         key = job.session, job.request_id
@@ -81,21 +83,25 @@ class Residents:
         if request_id in self.paused_ids:
             self._to_resume[request_id] = None
 
-    def resume_all(self) -> None:
-        """Nobody else can say who goes on: everybody, in the order in which they were displaced."""
-        self._to_resume |= dict.fromkeys(self.paused_ids)
-
-    def take_up_resumed(self) -> None:
-        """Lets those go on for whom there is room now."""
-        for request_id in list(self._to_resume):
+    def take_up(self, *, everybody: bool) -> None:
+        """Lets those go on for whom there is room now: of the resumed ones or, where nobody can resume them, of
+        everybody, in the order in which they were displaced."""
+        request_ids = self.paused_ids if everybody else tuple(self._to_resume)
+        if everybody:
+            self._to_resume.clear()  # who finds no room now waits for whoever may say so next
+        for request_id in request_ids:
             sequences = [sequence for sequence in self.paused if sequence.job.request_id == request_id]
+            sequences.sort(key=lambda sequence: sequence.job.session)  # each gateway has its own of that name
             try:
                 for _, answers in itertools.groupby(sequences, lambda sequence: sequence.job.session):
                     self._take_up(list(answers))
             except PoolExhausted:
                 continue
-            self._to_resume.pop(request_id)
         self._note_paused()
+
+    def paused_deadlines(self) -> list[float]:
+        """Of the displaced, in monotonic seconds."""
+        return [sequence.job.deadline for sequence in self.paused if sequence.job.deadline is not None]
 
     def miss_deadlines(self, now: float, result: StepResult) -> None:
         """Ends those whose deadline, in monotonic seconds, has passed."""
@@ -120,6 +126,10 @@ class Residents:
         if all(sequence.finish is FinishReason.NONE for sequence in self._all()):
             return
         broken = {_key(sequence) for sequence in self._all() if sequence.finish in _BROKEN}
+        for sequence in self._all():  # before anybody leaves, since a broken request leaves with its first answer
+            if sequence.finish is not FinishReason.NONE or _key(sequence) in broken:
+                made = sequence.num_answer_tokens + sum(each.num_answer_tokens for each in sequence.replayed)
+                self._output_tokens[_key(sequence)] += made
         self.running = [sequence for sequence in self.running if self._stays(sequence, broken, result)]
         if self.paused:
             self.paused = [sequence for sequence in self.paused if self._stays(sequence, broken, result)]
@@ -166,9 +176,6 @@ class Residents:
         if sequence.finish is FinishReason.NONE and key not in broken:
             return True
         sequence.release()
-        if key in self._output_tokens:
-            self._output_tokens[key] += sequence.num_answer_tokens
-            self._output_tokens[key] += sum(each.num_answer_tokens for each in sequence.replayed)
         if key in broken:
             if self._open_answers.pop(key, 0):
                 result.leave(sequence.job.request_id, self._output_tokens.pop(key))
@@ -203,7 +210,6 @@ class Residents:
                 limit=f"{spec.context_tokens} tokens together",
             )
         sampling.validate(spec.vocab_size)
-        self._want_slots(sampling.n)
 
     def _want_slots(self, num_slots: int) -> None:
         taken = len(self.running) + sum(sequence.forks_to_come for sequence in self.running)

@@ -12,25 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
 from headrace.core.request import FinishReason
-from headrace.executor.engines.protocol import Engine, StepOutput
+from headrace.executor.engines.protocol import Engine
 from headrace.executor.kv.blocks import BlockPool
-from headrace.executor.planner import Row, plan_rows
 from headrace.executor.residents import Residents
-from headrace.executor.sampler import Choice
-from headrace.executor.sequence import Job, Sequence
-from headrace.executor.step_plan import to_step_plan
+from headrace.executor.sequence import Job
 from headrace.executor.step_result import Delta, StepResult
+from headrace.executor.stepper import Stepper, StepSample
 
 log = logging.getLogger(__name__)
 
 _IDLE_RELEASE_S = 1.0  # how long without work until freed blocks' pages go back to the system
-_PAUSED_LOOK_S = 0.05  # how often the deadlines of displaced requests are looked at while nothing runs
-_MAX_CONSECUTIVE_FAULTS = 3
-_KEPT_SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +36,6 @@ class WorkerStatus:
     num_blocks_in_use: int
     num_steps: int
     num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepSample:
-    """What one step took: sequences that decoded, prompt tokens beside them, seconds in the engine."""
-
-    num_decodes: int
-    prefill_tokens: int
-    duration_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +53,7 @@ class Worker:
     """Runs `engine` for up to `num_slots` sequences at once, `step_tokens` new tokens a step.
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
-    if the loop must stop. While `alone` is set, displaced requests go on by themselves as slots allow. Use as a context
-    manager: leaving joins the thread and returns all memory.
+    if the loop must stop. Use as a context manager: leaving joins the thread and returns all memory.
     """
 
     def __init__(
@@ -85,25 +68,18 @@ class Worker:
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
-        self.num_steps = 0
-        self.num_tokens = 0
-        self.alone = False
         self.pool = BlockPool(engine.spec.num_blocks, engine.spec.block_tokens)
-        self._eos_token_ids = eos_token_ids
-        self._step_tokens = step_tokens
         self._deliver = deliver
         self._failed = failed
         self._inbox: deque[Job | _Cancel | _Resume] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
-        self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
-        self._faults = 0
-        self._dirty = False
-        # dummy rows fill steps of too few rows; they write to blocks of their own
-        self._dummies = self.pool.reserve(engine.spec.min_rows)
-        self._dummy_blocks = [self._dummies.take() for _ in range(engine.spec.min_rows)]
+        self._stepper = Stepper(engine, self._residents, self.pool, eos_token_ids, step_tokens)
         self._base_blocks = self.pool.num_in_use
+        self._alone = False
+        self._resuming = threading.Lock()  # held while displaced requests go on, and while `alone` changes
+        self._dirty = False
         self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
 
     def __enter__(self) -> "Worker":
@@ -114,9 +90,7 @@ class Worker:
         self._stopping = True
         self._wake.set()
         self._thread.join()
-        for block in self._dummy_blocks:
-            self.pool.drop(block)
-        self._dummies.release()
+        self._stepper.release()
 
     def submit(self, job: Job) -> None:
         """Takes effect at the next step boundary; a refusal comes as a Delta with an error."""
@@ -133,6 +107,19 @@ class Worker:
         self._inbox.append(_Resume(tuple(request_ids)))
         self._wake.set()
 
+    def go_alone(self) -> None:
+        """From now on displaced requests go on by themselves as slots allow, since nobody else can say so."""
+        with self._resuming:
+            self._alone = True
+        self._wake.set()
+
+    def obey(self) -> tuple[str, ...]:
+        """From now on displaced requests wait for `resume` again. Returns those that do; none of them goes on by
+        itself after that."""
+        with self._resuming:
+            self._alone = False
+            return self._residents.paused_ids
+
     @property
     def paused_ids(self) -> tuple[str, ...]:
         """The requests that are displaced now."""
@@ -140,10 +127,7 @@ class Worker:
 
     def take_samples(self) -> list[StepSample]:
         """Some of the steps since the last call, the newest."""
-        samples = []
-        while self._samples:
-            samples.append(self._samples.popleft())
-        return samples
+        return self._stepper.take_samples()
 
     def status(self) -> WorkerStatus:
         residents = self._residents
@@ -152,8 +136,8 @@ class Worker:
             num_waiting=len(self._inbox),
             num_slots_in_use=len(residents.running),
             num_blocks_in_use=self.pool.num_in_use - self._base_blocks,
-            num_steps=self.num_steps,
-            num_tokens=self.num_tokens,
+            num_steps=self._stepper.num_steps,
+            num_tokens=self._stepper.num_tokens,
         )
 
     def _run(self) -> None:
@@ -167,7 +151,7 @@ class Worker:
                     self._deliver(result)  # before a step that may take long
                     result = StepResult()
                 if residents.running:
-                    self._step(result)
+                    self._stepper.step(result)
                 if not result.empty:
                     self._deliver(result)
                 if not residents.running and not self._inbox:
@@ -195,8 +179,10 @@ class Worker:
         self._failed(error)
 
     def _rest(self) -> None:
-        wait_s = _PAUSED_LOOK_S if self._residents.paused else _IDLE_RELEASE_S if self._dirty else None
-        if not self._wake.wait(wait_s) and not self._residents.paused:
+        waits_s = [deadline - time.monotonic() for deadline in self._residents.paused_deadlines()]
+        if self._dirty:
+            waits_s.append(_IDLE_RELEASE_S)
+        if not self._wake.wait(max(0.0, min(waits_s)) if waits_s else None) and self._dirty:
             freed = self.pool.drain_freed()
             if len(freed):
                 self.engine.release_blocks(freed)
@@ -215,9 +201,8 @@ class Worker:
                     for request_id in request_ids:
                         residents.resume(request_id)
         if residents.paused:
-            if self.alone:
-                residents.resume_all()
-            residents.take_up_resumed()
+            with self._resuming:
+                residents.take_up(everybody=self._alone)
 
     def _accept(self, job: Job, result: StepResult) -> None:
         try:
@@ -229,98 +214,3 @@ class Worker:
         else:
             result.started.append(job.request_id)
             self._dirty = True
-
-    def _step(self, result: StepResult) -> None:
-        spec, residents = self.engine.spec, self._residents
-        rows = plan_rows(residents.running, self._step_tokens, spec.min_chunk_tokens)
-        begun = time.perf_counter()
-        try:
-            for row in rows:
-                row.sequence.table.ensure(row.past + row.num_tokens)
-            output = self.engine.forward(to_step_plan(rows, spec, self._dummy_blocks))
-        except Exception as error:
-            self._fail(rows, error, result)
-            return
-        self._note(rows, time.perf_counter() - begun)
-        wanted = 0
-        best_ids, best_logits = output.best
-        greedy = [
-            token if finite else None
-            for token, finite in zip(best_ids.tolist(), np.isfinite(best_logits).tolist(), strict=True)
-        ]
-        now_ns = time.time_ns()
-        for row in rows:
-            sequence = row.sequence
-            sequence.past += row.num_tokens
-            sequence.num_steps += 1
-            if sequence.replayed and not sequence.prefilling:
-                self._replay_forks(sequence)
-            if row.last:
-                if not sequence.num_answer_tokens:
-                    sequence.first_token_ns = now_ns
-                    self._fork(sequence, output, wanted, result)
-                self._choose(sequence, output, wanted, greedy[wanted], result)
-                wanted += 1
-        residents.remove_finished(result)
-
-    def _note(self, rows: list[Row], duration_s: float) -> None:
-        self._faults = 0
-        self.num_steps += 1
-        num_tokens = sum(row.num_tokens for row in rows)
-        self.num_tokens += num_tokens
-        num_decodes = sum(row.num_tokens == 1 for row in rows)
-        self._samples.append(StepSample(num_decodes, num_tokens - num_decodes, duration_s))
-
-    def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
-        """The other answers begin where the prompt ends, over its blocks."""
-        for index in range(1, first.job.sampling.n):
-            table = first.table.fork(first.past, first.for_forks.pop(), self.engine.copy_block)
-            answer = self._residents.new_sequence(first.job, index, table, first.arrival)
-            answer.past = first.past
-            answer.accepted_ns, answer.first_token_ns = first.accepted_ns, first.first_token_ns
-            self._residents.running.append(answer)
-            self._choose(answer, output, row, None, result)
-
-    def _replay_forks(self, first: Sequence) -> None:
-        """Answers whose KV was dropped begin again where the prompt ends, with their tokens to be replayed."""
-        for answer in first.replayed:
-            answer.table = first.table.fork(first.past, first.for_forks.pop(), self.engine.copy_block)
-            answer.past = first.past
-            self._residents.running.append(answer)
-        first.replayed = []
-
-    def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int | None, result: StepResult) -> None:
-        """Chooses the row's next token; `greedy` is the row's best one where that is known to be a number."""
-        sampler, sampling = sequence.sampler, sequence.job.sampling
-        if greedy is not None and sampler.plain_greedy:
-            choice = Choice(greedy, 0.0, ())
-        else:
-            try:
-                choice = sampler.choose(output, row)
-            except HeadraceError as error:
-                sequence.finish = FinishReason.FAULT
-                result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
-                return
-        token_id = choice.token_id
-        sampler.accept(token_id)
-        sequence.append(token_id)
-        count = sequence.num_answer_tokens
-        stops = token_id in sampling.stop_token_ids or (token_id in self._eos_token_ids and not sampling.ignore_eos)
-        if stops and count >= sampling.min_tokens:
-            sequence.finish = FinishReason.STOP
-        elif count >= sampling.max_tokens:
-            sequence.finish = FinishReason.LENGTH
-        result.deltas.append(Delta(sequence.job, sequence.index, choice, sequence.finish, sequence=sequence))
-
-    def _fail(self, rows: Iterable[Row], error: Exception, result: StepResult) -> None:
-        """The engine failed in a step: its members fail, the others go on. Again and again: the loop stops."""
-        incident = secrets.token_hex(6)
-        log.error("engine fault, incident %s", incident, exc_info=error)
-        fault = EngineFault(f"engine fault, incident {incident}")
-        for sequence in dict.fromkeys(row.sequence for row in rows):
-            sequence.finish = FinishReason.FAULT
-            result.deltas.append(Delta(sequence.job, sequence.index, error=fault, sequence=sequence))
-        self._residents.remove_finished(result)
-        self._faults += 1
-        if self._faults >= _MAX_CONSECUTIVE_FAULTS:
-            raise error

@@ -1,83 +1,191 @@
-"""Displacing, resuming, cancelling and losing over random histories of the reference engine: nothing leaks."""
+"""Displacing, resuming, cancelling and losing over random histories, a step at a time, without threads.
 
-import threading
-from typing import Any
+Whatever happens, no step has more sequences than slots, every answer is the answer alone, and nothing leaks.
+"""
+
+import functools
+from collections import defaultdict
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headrace.core.errors import DeadlineMissed, InvalidRequest, PoolExhausted
 from headrace.core.model import ModelInfo
-from headrace.core.request import Sampling
+from headrace.core.request import FinishReason, Sampling
 from headrace.executor.engines.reference import ReferenceEngine
+from headrace.executor.kv.blocks import BlockPool
+from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
 from headrace.executor.step_result import StepResult
-from headrace.executor.worker import Worker
+from headrace.executor.stepper import Stepper
 
 INFO = ModelInfo("reference", "decoder", "", 4096, 512, (256,))
-NAMES = [f"r{i}" for i in range(5)]
+NUM_SLOTS = 5
+NUM_BLOCKS = 64
+ENDINGS = (FinishReason.STOP, FinishReason.LENGTH)
 
-actions = st.one_of(
-    st.tuples(
-        st.just("submit"),
-        st.sampled_from(NAMES),
-        st.integers(1, 60),
-        st.integers(1, 20),
-        st.integers(1, 3),
-        st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=3),
-    ),
-    st.tuples(st.just("cancel"), st.sampled_from(NAMES)),
-    st.tuples(st.just("resume"), st.lists(st.sampled_from(NAMES), max_size=3)),
-    st.tuples(st.just("alone"), st.booleans()),
-    st.tuples(st.just("wait")),
+prompts = st.lists(st.sampled_from([4, *range(60, 70)]), min_size=1, max_size=30).map(tuple)
+samplings = st.builds(
+    Sampling,
+    max_tokens=st.integers(1, 16),
+    temperature=st.sampled_from([0.0, 0.9]),
+    seed=st.integers(0, 9),
+    n=st.integers(1, 3),
+    logprobs=st.sampled_from([None, 2]),
+    repetition_penalty=st.sampled_from([1.0, 1.2]),
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(actions, max_size=25))
-def test_nothing_leaks(history: list[Any]) -> None:
-    moved = threading.Event()
-    open_ids: set[str] = set()
-    most = 0
+class Executor:
+    """A step loop without its thread: what it has said so far, by request and answer."""
 
-    def deliver(result: StepResult) -> None:
-        nonlocal most
-        most = max(most, worker.status().num_slots_in_use)
-        open_ids.update(result.started)
-        open_ids.difference_update(result.finished)
-        assert len(result.finished) == len(result.output_tokens)
-        moved.set()
+    def __init__(self, num_slots: int, num_blocks: int, step_tokens: int) -> None:
+        engine = ReferenceEngine(INFO, num_blocks)
+        self.pool = BlockPool(num_blocks, engine.spec.block_tokens)
+        self.residents = Residents(engine.spec, self.pool, num_slots, INFO.eos_token_ids)
+        self.stepper = Stepper(engine, self.residents, self.pool, INFO.eos_token_ids, step_tokens)
+        self.base_blocks = self.pool.num_in_use
+        self.choices = defaultdict(list)
+        self.ended = defaultdict(dict)
+        self.finished = {}
 
-    def failed(error: Exception) -> None:
-        raise error
+    def take(self, result):
+        for delta in result.deltas:
+            if delta.choice is not None:
+                self.choices[delta.job, delta.index].append(delta.choice)
+            if delta.finish is not FinishReason.NONE:
+                self.ended[delta.job][delta.index] = delta.finish
+            assert delta.error is None or isinstance(delta.error, DeadlineMissed), delta.error
+        for request_id, output_tokens in zip(result.finished, result.output_tokens, strict=True):
+            assert request_id not in self.finished, "it left twice"
+            self.finished[request_id] = output_tokens
 
-    worker = Worker(ReferenceEngine(INFO, 48), (256,), num_slots=4, step_tokens=24, deliver=deliver, failed=failed)
-    with worker:
-        for action in history:
-            match action:
-                case ("submit", name, prompt, tokens, n, displaced):
-                    ids = np.full(prompt, 65, np.uint32)
-                    sampling = Sampling(max_tokens=tokens, n=n, ignore_eos=True)
-                    worker.submit(Job(1, name, ids, sampling, displaced=tuple(displaced)))
-                case ("cancel", name):
-                    worker.cancel(1, name)
-                case ("resume", names):
-                    worker.resume(names)
-                case ("alone", alone):
-                    worker.alone = alone
-                case _:
-                    moved.wait(0.01)
-                    moved.clear()
-        worker.cancel(1)
-        for _ in range(2000):
-            if not (worker.status().num_running or worker.status().num_waiting):
+    def step(self, now=0.0):
+        result = StepResult()
+        self.residents.miss_deadlines(now, result)
+        if self.residents.running:
+            self.stepper.step(result)
+        self.take(result)
+
+
+class Name(Job):
+    """Jobs stand for themselves: two of one name are two."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+@functools.cache
+def alone(prompt, sampling):
+    executor = Executor(sampling.n, NUM_BLOCKS, 1000)
+    job = Name(1, "alone", np.array(prompt, np.uint32), sampling)
+    executor.residents.accept(job)
+    while executor.residents.running:
+        executor.step()
+    return [executor.choices[job, index] for index in range(sampling.n)]
+
+
+class Histories(RuleBasedStateMachine):
+    @initialize(step_tokens=st.integers(NUM_SLOTS + 2, 40))
+    def begin(self, step_tokens):
+        self.executor = Executor(NUM_SLOTS, NUM_BLOCKS, step_tokens)
+        self.jobs, self.cut, self.count, self.now = {}, set(), 0, 0.0
+
+    @rule(
+        prompt=prompts,
+        sampling=samplings,
+        priority=st.integers(0, 3),
+        lasts=st.sampled_from([None, None, 3, 12]),
+        session=st.integers(1, 2),
+        places=st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=4),
+    )
+    def submit(self, prompt, sampling, priority, lasts, session, places):
+        known = list(self.jobs)
+        displaced = tuple((known[-1 - place] if place < len(known) else "nobody", drop) for place, drop in places)
+        self.count += 1
+        deadline = None if lasts is None else self.now + lasts
+        job = Name(
+            session, f"r{self.count}", np.array(prompt, np.uint32), sampling, priority, deadline, displaced=displaced
+        )
+        try:
+            self.executor.residents.accept(job)
+        except PoolExhausted:
+            return
+        self.jobs[job.request_id] = job
+
+    @rule(place=st.integers(0, 8), drop_kv=st.booleans())
+    def refuse(self, place, drop_kv):
+        """One that cannot be let in for what it asks displaces nobody."""
+        residents = self.executor.residents
+        before = residents.paused_ids, [each.past for each in residents.paused]
+        displaced = tuple((request_id, drop_kv) for request_id in list(self.jobs)[-1 - place :])
+        try:
+            residents.accept(Name(3, "bad", np.array([600], np.uint32), Sampling(1), displaced=displaced))
+        except InvalidRequest:
+            assert (residents.paused_ids, [each.past for each in residents.paused]) == before
+        else:
+            raise AssertionError("a token outside the vocabulary was let in")
+
+    @rule(place=st.integers(0, 8))
+    def resume(self, place):
+        for request_id in self.executor.residents.paused_ids[place : place + 1]:
+            self.executor.residents.resume(request_id)
+
+    @rule(everybody=st.booleans())
+    def take_up(self, everybody):
+        self.executor.residents.take_up(everybody=everybody)
+
+    @rule(place=st.integers(0, 8))
+    def cancel(self, place):
+        for request_id in list(self.jobs)[-1 - place :][:1]:
+            result = StepResult()
+            self.executor.residents.cancel(self.jobs[request_id].session, request_id, result)
+            self.executor.take(result)
+            self.cut.add(request_id)
+
+    @rule(steps=st.integers(1, 6))
+    def go_on(self, steps):
+        for _ in range(steps):
+            self.now += 1
+            self.executor.step(self.now)
+            self.within_slots()
+
+    @invariant()
+    def within_slots(self):
+        if hasattr(self, "executor"):
+            residents = self.executor.residents
+            assert len(residents.running) <= NUM_SLOTS
+            assert not {id(each) for each in residents.running} & {id(each) for each in residents.paused}
+            assert {each.job.request_id for each in residents.paused} == set(residents.paused_ids)
+            self.executor.pool.check()
+
+    def teardown(self):
+        if not hasattr(self, "executor"):
+            return
+        executor, residents = self.executor, self.executor.residents
+        for _ in range(3000):
+            if not residents.num_requests:
                 break
-            moved.wait(0.01)
-            moved.clear()
-        status = worker.status()
-        assert (status.num_running, status.num_slots_in_use, status.num_blocks_in_use) == (0, 0, 0)
-        assert worker.paused_ids == ()
-    assert not open_ids
-    assert most <= 4
-    worker.pool.check()
-    assert worker.pool.num_in_use == worker.pool.num_reserved == 0
+            residents.take_up(everybody=True)
+            self.now += 1
+            executor.step(self.now)
+            self.within_slots()
+        assert not residents.num_requests, "somebody never goes on"
+        assert executor.finished.keys() == self.jobs.keys()
+        assert (executor.pool.num_in_use, executor.pool.num_reserved) == (executor.base_blocks, 0)
+        for request_id, job in self.jobs.items():
+            expected = alone(tuple(job.prompt_ids.tolist()), job.sampling)
+            answers = [executor.choices[job, index] for index in range(job.sampling.n)]
+            whole = [executor.ended[job].get(index) in ENDINGS for index in range(job.sampling.n)]
+            assert all(whole) or job.deadline is not None or request_id in self.cut
+            for answer, right, complete in zip(answers, expected, whole, strict=True):
+                assert answer == (right if complete else right[: len(answer)])
+            assert executor.finished[request_id] == sum(map(len, answers))
+
+
+Histories.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_histories = Histories.TestCase

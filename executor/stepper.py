@@ -1,0 +1,176 @@
+"""One step of the engine: its rows in, the next tokens chosen, answers forked where a prompt ends.
+
+It owns the dummy rows' blocks and the counts of steps; who runs is `Residents`' to say. It never waits.
+"""
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.errors import EngineFault, HeadraceError
+from headrace.core.request import FinishReason
+from headrace.executor.engines.protocol import Engine, StepOutput
+from headrace.executor.kv.blocks import BlockPool
+from headrace.executor.planner import Row, plan_rows
+from headrace.executor.residents import Residents
+from headrace.executor.sampler import Choice
+from headrace.executor.sequence import Sequence
+from headrace.executor.step_plan import to_step_plan
+from headrace.executor.step_result import Delta, StepResult
+
+log = logging.getLogger(__name__)
+
+_MAX_CONSECUTIVE_FAULTS = 3
+_KEPT_SAMPLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """What one step took: rows of one token, prompt tokens beside them, seconds in the engine."""
+
+    num_decodes: int
+    prefill_tokens: int
+    duration_s: float
+
+
+class Stepper:
+    """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        residents: Residents,
+        pool: BlockPool,
+        eos_token_ids: tuple[int, ...],
+        step_tokens: int,
+    ) -> None:
+        self.num_steps = 0
+        self.num_tokens = 0
+        self._engine = engine
+        self._residents = residents
+        self._pool = pool
+        self._eos_token_ids = eos_token_ids
+        self._step_tokens = step_tokens
+        self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
+        self._faults = 0
+        # dummy rows fill steps of too few rows; they write to blocks of their own
+        with pool.reserve(engine.spec.min_rows) as dummies:
+            self._dummy_blocks = [dummies.take() for _ in range(engine.spec.min_rows)]
+
+    def release(self) -> None:
+        """Returns the dummy rows' blocks. Harmless when repeated."""
+        for block in self._dummy_blocks:
+            self._pool.drop(block)
+        self._dummy_blocks = []
+
+    def take_samples(self) -> list[StepSample]:
+        """Some of the steps since the last call, the newest. From any thread."""
+        samples = []
+        while self._samples:
+            samples.append(self._samples.popleft())
+        return samples
+
+    def step(self, result: StepResult) -> None:
+        """Runs the engine once. A failing engine fails the step's members; raises once it has failed again and again,
+        and where its output cannot be read."""
+        spec, residents = self._engine.spec, self._residents
+        rows = plan_rows(residents.running, self._step_tokens, spec.min_chunk_tokens)
+        begun = time.perf_counter()
+        try:
+            for row in rows:
+                row.sequence.table.ensure(row.past + row.num_tokens)
+            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks))
+        except Exception as error:
+            self._fail(rows, error, result)
+            return
+        self._count(rows, time.perf_counter() - begun)
+        wanted = 0
+        best_ids, best_logits = output.best
+        greedy = [
+            token if finite else None
+            for token, finite in zip(best_ids.tolist(), np.isfinite(best_logits).tolist(), strict=True)
+        ]
+        now_ns = time.time_ns()
+        before: Sequence | None = None
+        for row in rows:
+            sequence = row.sequence
+            sequence.past += row.num_tokens
+            if sequence is not before:  # one that is replayed has several rows, side by side
+                sequence.num_steps += 1
+                before = sequence
+            if sequence.replayed and not sequence.prefilling:
+                self._replay_forks(sequence)
+            if row.last:
+                if not sequence.num_answer_tokens:
+                    sequence.first_token_ns = now_ns
+                    self._fork(sequence, output, wanted, result)
+                self._choose(sequence, output, wanted, greedy[wanted], result)
+                wanted += 1
+        residents.remove_finished(result)
+
+    def _count(self, rows: list[Row], duration_s: float) -> None:
+        self._faults = 0
+        self.num_steps += 1
+        num_tokens = sum(row.num_tokens for row in rows)
+        self.num_tokens += num_tokens
+        num_decodes = sum(row.num_tokens == 1 for row in rows)
+        self._samples.append(StepSample(num_decodes, num_tokens - num_decodes, duration_s))
+
+    def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
+        """The other answers begin where the prompt ends, over its blocks."""
+        for index in range(1, first.job.sampling.n):
+            table = first.table.fork(first.past, first.for_forks.pop(), self._engine.copy_block)
+            answer = self._residents.new_sequence(first.job, index, table, first.arrival)
+            answer.past = first.past
+            answer.accepted_ns, answer.first_token_ns = first.accepted_ns, first.first_token_ns
+            self._residents.running.append(answer)
+            self._choose(answer, output, row, None, result)
+
+    def _replay_forks(self, first: Sequence) -> None:
+        """Answers whose KV was dropped begin again where the prompt ends, with their tokens to be replayed."""
+        for answer in first.replayed:
+            answer.table = first.table.fork(first.past, first.for_forks.pop(), self._engine.copy_block)
+            answer.past = first.past
+            self._residents.running.append(answer)
+        first.replayed = []
+
+    def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int | None, result: StepResult) -> None:
+        """Chooses the row's next token; `greedy` is the row's best one where that is known to be a number."""
+        sampler, sampling = sequence.sampler, sequence.job.sampling
+        if greedy is not None and sampler.plain_greedy:
+            choice = Choice(greedy, 0.0, ())
+        else:
+            try:
+                choice = sampler.choose(output, row)
+            except HeadraceError as error:
+                sequence.finish = FinishReason.FAULT
+                result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
+                return
+        token_id = choice.token_id
+        sampler.accept(token_id)
+        sequence.append(token_id)
+        count = sequence.num_answer_tokens
+        stops = token_id in sampling.stop_token_ids or (token_id in self._eos_token_ids and not sampling.ignore_eos)
+        if stops and count >= sampling.min_tokens:
+            sequence.finish = FinishReason.STOP
+        elif count >= sampling.max_tokens:
+            sequence.finish = FinishReason.LENGTH
+        result.deltas.append(Delta(sequence.job, sequence.index, choice, sequence.finish, sequence=sequence))
+
+    def _fail(self, rows: Iterable[Row], error: Exception, result: StepResult) -> None:
+        """The engine failed in a step: its members fail, the others go on. Again and again: the loop stops."""
+        incident = secrets.token_hex(6)
+        log.error("engine fault, incident %s", incident, exc_info=error)
+        fault = EngineFault(f"engine fault, incident {incident}")
+        for sequence in dict.fromkeys(row.sequence for row in rows):
+            sequence.finish = FinishReason.FAULT
+            result.deltas.append(Delta(sequence.job, sequence.index, error=fault, sequence=sequence))
+        self._residents.remove_finished(result)
+        self._faults += 1
+        if self._faults >= _MAX_CONSECUTIVE_FAULTS:
+            raise error
