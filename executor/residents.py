@@ -106,7 +106,7 @@ class Residents:
     def miss_deadlines(self, now: float, result: StepResult) -> None:
         """Ends those whose deadline, in monotonic seconds, has passed."""
         late = False
-        for sequence in self._all():
+        for sequence in self.everybody():
             deadline = sequence.job.deadline
             if deadline is not None and now >= deadline:
                 sequence.finish = FinishReason.DEADLINE
@@ -116,17 +116,17 @@ class Residents:
 
     def cancel(self, session: int, request_id: str | None, result: StepResult) -> None:
         """Ends a session's request, or all of them."""
-        for sequence in self._all():
+        for sequence in self.everybody():
             if sequence.job.session == session and request_id in (None, sequence.job.request_id):
                 sequence.finish = FinishReason.CANCELLED
         self.remove_finished(result)
 
     def remove_finished(self, result: StepResult) -> None:
         """Frees what the ended sequences held; a request has left when its last answer has."""
-        if all(sequence.finish is FinishReason.NONE for sequence in self._all()):
+        if all(sequence.finish is FinishReason.NONE for sequence in self.everybody()):
             return
-        broken = {_key(sequence) for sequence in self._all() if sequence.finish in _BROKEN}
-        for sequence in self._all():  # before anybody leaves, since a broken request leaves with its first answer
+        broken = {_key(sequence) for sequence in self.everybody() if sequence.finish in _BROKEN}
+        for sequence in self.everybody():  # before anybody leaves, since a broken request leaves with its first answer
             if sequence.finish is not FinishReason.NONE or _key(sequence) in broken:
                 made = sequence.num_answer_tokens + sum(each.num_answer_tokens for each in sequence.replayed)
                 self._output_tokens[_key(sequence)] += made
@@ -138,7 +138,7 @@ class Residents:
 
     def release(self) -> None:
         """Gives everything back."""
-        for sequence in self._all():
+        for sequence in self.everybody():
             sequence.release()
         self.running, self.paused = [], []
         self._open_answers.clear()
@@ -146,7 +146,8 @@ class Residents:
         self._note_paused()
         self.num_requests = 0
 
-    def _all(self) -> Iterator[Sequence]:
+    def everybody(self) -> Iterator[Sequence]:
+        """The running, then the displaced."""
         return itertools.chain(self.running, self.paused)
 
     def _note_paused(self) -> None:

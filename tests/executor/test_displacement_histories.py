@@ -7,6 +7,7 @@ import functools
 from collections import defaultdict
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -26,10 +27,14 @@ NUM_SLOTS = 5
 NUM_BLOCKS = 64
 ENDINGS = (FinishReason.STOP, FinishReason.LENGTH)
 
-prompts = st.lists(st.sampled_from([4, *range(60, 70)]), min_size=1, max_size=30).map(tuple)
+prompts = st.builds(
+    lambda length, first: tuple([first, *range(60, 60 + length)][:length]),
+    st.sampled_from([1, 2, 8, 17, 40]),
+    st.sampled_from([4, 65, 66, 67]),
+)
 samplings = st.builds(
     Sampling,
-    max_tokens=st.integers(1, 16),
+    max_tokens=st.sampled_from([1, 5, 10, 15, 20, 25]),
     temperature=st.sampled_from([0.0, 0.9]),
     seed=st.integers(0, 9),
     n=st.integers(1, 3),
@@ -88,7 +93,7 @@ def alone(prompt, sampling):
 
 
 class Histories(RuleBasedStateMachine):
-    @initialize(step_tokens=st.integers(NUM_SLOTS + 2, 40))
+    @initialize(step_tokens=st.sampled_from([NUM_SLOTS + 2, 11, 30]))
     def begin(self, step_tokens):
         self.executor = Executor(NUM_SLOTS, NUM_BLOCKS, step_tokens)
         self.jobs, self.cut, self.count, self.now = {}, set(), 0, 0.0
@@ -97,13 +102,15 @@ class Histories(RuleBasedStateMachine):
         prompt=prompts,
         sampling=samplings,
         priority=st.integers(0, 3),
-        lasts=st.sampled_from([None, None, 3, 12]),
+        lasts=st.sampled_from([None, None, None, None, 3, 12]),
         session=st.integers(1, 2),
-        places=st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=4),
+        places=st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=3),
+        steps=st.sampled_from([0, 1, 2, 3, 5, 8, 12]),
     )
-    def submit(self, prompt, sampling, priority, lasts, session, places):
-        known = list(self.jobs)
-        displaced = tuple((known[-1 - place] if place < len(known) else "nobody", drop) for place, drop in places)
+    def submit(self, prompt, sampling, priority, lasts, session, places, steps):
+        """A request that displaces some of those that are here, or nobody; then a few steps."""
+        here = list(dict.fromkeys(each.job.request_id for each in self.executor.residents.everybody()))
+        displaced = tuple((here[place % len(here)] if here else "nobody", drop_kv) for place, drop_kv in places)
         self.count += 1
         deadline = None if lasts is None else self.now + lasts
         job = Name(
@@ -112,15 +119,17 @@ class Histories(RuleBasedStateMachine):
         try:
             self.executor.residents.accept(job)
         except PoolExhausted:
-            return
-        self.jobs[job.request_id] = job
+            pass
+        else:
+            self.jobs[job.request_id] = job
+        self.steps(steps)
 
     @rule(place=st.integers(0, 8), drop_kv=st.booleans())
     def refuse(self, place, drop_kv):
         """One that cannot be let in for what it asks displaces nobody."""
         residents = self.executor.residents
         before = residents.paused_ids, [each.past for each in residents.paused]
-        displaced = tuple((request_id, drop_kv) for request_id in list(self.jobs)[-1 - place :])
+        displaced = tuple((request_id, drop_kv) for request_id in list(self.jobs)[-place:])
         try:
             residents.accept(Name(3, "bad", np.array([600], np.uint32), Sampling(1), displaced=displaced))
         except InvalidRequest:
@@ -128,14 +137,12 @@ class Histories(RuleBasedStateMachine):
         else:
             raise AssertionError("a token outside the vocabulary was let in")
 
-    @rule(place=st.integers(0, 8))
-    def resume(self, place):
+    @rule(place=st.integers(0, 3), everybody=st.booleans(), steps=st.sampled_from([0, 1, 2, 3, 5, 8, 12]))
+    def resume(self, place, everybody, steps):
         for request_id in self.executor.residents.paused_ids[place : place + 1]:
             self.executor.residents.resume(request_id)
-
-    @rule(everybody=st.booleans())
-    def take_up(self, everybody):
         self.executor.residents.take_up(everybody=everybody)
+        self.steps(steps)
 
     @rule(place=st.integers(0, 8))
     def cancel(self, place):
@@ -145,9 +152,8 @@ class Histories(RuleBasedStateMachine):
             self.executor.take(result)
             self.cut.add(request_id)
 
-    @rule(steps=st.integers(1, 6))
-    def go_on(self, steps):
-        for _ in range(steps):
+    def steps(self, count):
+        for _ in range(count):
             self.now += 1
             self.executor.step(self.now)
             self.within_slots()
@@ -189,3 +195,28 @@ Histories.TestCase.settings = settings(
     max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_histories = Histories.TestCase
+
+
+@pytest.mark.parametrize("again", ["kept", "dropped"])
+@pytest.mark.parametrize("before", range(14))
+@pytest.mark.parametrize("between", range(12))
+def test_displaced_again_at_any_point_of_being_computed_again(before, between, again):
+    sampling = Sampling(max_tokens=8, n=3, temperature=0.9, seed=5, logprobs=2, ignore_eos=True)
+    prompt = tuple(range(60, 90))
+    executor = Executor(num_slots=3, num_blocks=NUM_BLOCKS, step_tokens=7)
+    job = Name(1, "victim", np.array(prompt, np.uint32), sampling)
+    executor.residents.accept(job)
+    for drop_kv, steps in [(True, before), (again == "dropped", between)]:
+        for _ in range(steps):
+            executor.step()
+        executor.residents.pause("victim", drop_kv=drop_kv)
+        held = executor.pool.num_in_use - executor.base_blocks + executor.pool.num_reserved
+        assert not (drop_kv and held), "it lost its KV and holds blocks"
+        executor.step()
+        executor.residents.take_up(everybody=True)
+    for _ in range(200):
+        executor.step()
+        assert len(executor.residents.running) <= 3
+    assert [executor.choices[job, index] for index in range(3)] == alone(prompt, sampling)
+    assert executor.finished == {"victim": 24}
+    assert (executor.pool.num_in_use, executor.pool.num_reserved) == (executor.base_blocks, 0)
