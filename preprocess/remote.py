@@ -101,6 +101,8 @@ class RemotePreparer:
             except* (grpc.aio.AioRpcError, asyncio.InvalidStateError) as broken:  # the latter: written to after its end
                 first = broken.exceptions[0]
                 why = first.details() if isinstance(first, grpc.aio.AioRpcError) else first
+                if (task := asyncio.current_task()) and task.cancelling():
+                    raise asyncio.CancelledError from None  # a group that failed too keeps it to itself
                 log.warning("the preprocess stream to %s broke: %s", self._address, why)
             backoff_s = FIRST_BACKOFF_S if answered else min(2 * backoff_s, MAX_BACKOFF_S)
             await asyncio.sleep(backoff_s)

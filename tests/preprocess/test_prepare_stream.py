@@ -169,6 +169,49 @@ class Falling(preprocess_pb2_grpc.PreprocessServiceServicer):
             yield pb.PrepareResponse(items=[pb.PreparedItem(request_id=item.request_id) for item in request.items])
 
 
+class Stuck:
+    """A call that is silent until it is cancelled, and then breaks under its writer."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    def __aiter__(self) -> "Stuck":
+        return self
+
+    async def __anext__(self) -> pb.PrepareResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def write(self, frame: pb.PrepareRequest) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise asyncio.InvalidStateError("the call has ended") from None
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+async def test_leaving_ends_a_stream_that_breaks_in_the_same_moment() -> None:
+    calls: list[Stuck] = []
+
+    class Stub:
+        def Prepare(self, wait_for_ready: bool) -> Stuck:
+            calls.append(Stuck())
+            return calls[-1]
+
+    preparer = RemotePreparer(cast(Any, Stub()), "nowhere:1", 2**20, 60.0)
+    running = asyncio.create_task(preparer.run())
+    asking = asyncio.create_task(preparer.prepare("a", reference.NAME, "hi", ROOT))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=1)
+    asking.cancel()
+    assert done, "its end was taken for one more broken stream"
+    assert len(calls) == 1
+
+
 async def test_what_a_broken_stream_left_unanswered_is_sent_again(suite: Settings) -> None:
     falling = Falling()
 
