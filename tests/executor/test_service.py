@@ -280,3 +280,46 @@ async def test_a_step_budget_that_starves_prefills_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="step_tokens"):
         async with suite(tmp_path, step_tokens=8):
             pass
+
+
+class Hesitant(Scheduler):
+    """Does not answer a report of leaving before `placed` is set: until then it has not heard."""
+
+    def __init__(self):
+        super().__init__()
+        self.lease_ms = 60_000
+        self.told, self.placed = asyncio.Event(), asyncio.Event()
+
+    async def Enlist(self, request_iterator, context):
+        async def frames():
+            async for frame in request_iterator:
+                if frame.report.draining:
+                    self.told.set()
+                    await self.placed.wait()
+                yield frame
+
+        async for response in super().Enlist(frames(), context):
+            yield response
+
+
+async def test_what_was_placed_before_the_scheduler_heard_of_leaving_is_served(tmp_path):
+    scheduler = Hesitant()
+
+    async def under_way(call):
+        await scheduler.told.wait()
+        await call.write(pb.ExecuteRequest(starts=[make_start("under way")]))
+        answer = await collect(call, 1)
+        scheduler.placed.set()
+        return answer
+
+    async with asyncio.timeout(30), AsyncExitStack() as gateway:
+        async with suite(tmp_path, scheduler) as (_, _, _):
+            address = scheduler.enlistments[0].address
+            channel = await gateway.enter_async_context(grpc.aio.insecure_channel(address))
+            call = ExecutorServiceStub(channel).Execute()
+            await call.write(pb.ExecuteRequest(starts=[make_start("before")]))
+            await collect(call, 1)
+            late = asyncio.create_task(under_way(call))
+        tokens, ends = await late
+        assert not ends["under way", 0].HasField("fault")
+        assert tokens["under way", 0] == expected_answer(list(b"Hello"), 8)
