@@ -73,3 +73,33 @@ def test_chunk_leaves_no_short_rest():
     assert chunk_tokens(100, 1, 2) == 0
     assert chunk_tokens(1, 1, 2) == 1
     assert chunk_tokens(1, 0, 2) == 0
+
+
+def replaying(prompt, past, num_tokens, priority, arrival):
+    return SimpleNamespace(
+        prefilling=past < prompt,
+        num_pending=num_tokens - past,
+        num_prompt_pending=prompt - past,
+        past=past,
+        arrival=arrival,
+        job=SimpleNamespace(priority=priority),
+    )
+
+
+def test_known_tokens_are_rows_of_one_and_wait_behind_what_is_more_urgent():
+    urgent = replaying(prompt=6, past=0, num_tokens=6, priority=0, arrival=3)
+    replay = replaying(prompt=4, past=4, num_tokens=20, priority=3, arrival=1)
+    decode = replaying(prompt=2, past=9, num_tokens=10, priority=3, arrival=2)
+    rows = [(row.sequence, row.past, row.num_tokens, row.last) for row in plan_rows([replay, decode, urgent], 10, 2)]
+    assert rows == [
+        (decode, 9, 1, True),
+        (urgent, 0, 6, True),
+        *((replay, past, 1, False) for past in (4, 5, 6)),
+    ]
+    rows = [(row.past, row.num_tokens, row.last) for row in plan_rows([replay], 30, 2)]
+    assert rows == [(past, 1, past == 19) for past in range(4, 20)]
+
+
+def test_a_dropped_prompt_is_computed_without_choosing_its_next_token_anew():
+    (row,) = plan_rows([replaying(prompt=8, past=0, num_tokens=12, priority=0, arrival=0)], 30, 2)
+    assert (row.num_tokens, row.last) == (8, False)
