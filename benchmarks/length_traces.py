@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.core.errors import InvalidRequest
+from headrace.simulator.workload import published
 
 Quantiles = Sequence[tuple[float, float]]
 """Points (share of requests, tokens), ascending in both, from share 0 to 1; tokens are at least 1.
@@ -22,16 +23,22 @@ length itself is.
 DRAWN = 20_000
 """Requests drawn where a source has figures but no single requests."""
 
-PUBLISHED: Mapping[str, tuple[int, int, int, int]] = {
-    "azure conv": (19_366, 1_020, 2_734, 4_142),
-    "azure code": (8_819, 1_469, 5_188, 7_436),
-    "mooncake conversation": (12_031, 6_909, 27_367, 85_400),
-    "mooncake synthetic": (3_993, 11_587, 38_611, 66_456),
-    "arxiv": (28_257, 2_730, 3_702, 3_933),
-    "servegen m-large": (DRAWN, 600, 909, 3_147),
-    "servegen m-mid": (DRAWN, 163, 290, 1_383),
-    "servegen m-small": (DRAWN, 30, 218, 1_490),
-    "servegen deepseek-r1": (DRAWN, 208, 2_092, 23_423),
+_TRACES = {
+    "azure conv": ("azure_llm_2023_conv", 19_366),
+    "azure code": ("azure_llm_2023_code", 8_819),
+    "mooncake conversation": ("mooncake_conversation", 12_031),
+    "mooncake synthetic": ("mooncake_synthetic", 3_993),
+    "arxiv": ("arxiv_summarization_lengths", 28_257),
+    "servegen m-large": ("servegen_m-large", DRAWN),
+    "servegen m-mid": ("servegen_m-mid", DRAWN),
+    "servegen m-small": ("servegen_m-small", DRAWN),
+    "servegen deepseek-r1": ("servegen_deepseek-r1", DRAWN),
+}
+
+PUBLISHED: Mapping[str, tuple[int, float, float, float]] = {
+    name: (count, prompt.p50, prompt.p90, prompt.p99)
+    for name, (trace, count) in _TRACES.items()
+    for prompt in (published.PUBLISHED[trace].prompt,)
 }
 """Requests, and the 50th, 90th and 99th percentile of their prompt tokens, as the traces' statistics give them."""
 
@@ -86,9 +93,9 @@ def draw(quantiles: Quantiles, random_: random.Random) -> int:
     return round(shorter * math.pow(longer / shorter, (share - low) / (high - low)))
 
 
-def _made_up(figures: tuple[int, int, int, int], random_: random.Random) -> list[int]:
+def _made_up(figures: tuple[int, float, float, float], random_: random.Random) -> list[int]:
     count, p50, p90, p99 = figures
-    quantiles = [(0.0, max(1.0, p50 / 8)), (0.5, float(p50)), (0.9, float(p90)), (0.99, float(p99)), (1.0, 1.5 * p99)]
+    quantiles = [(0.0, max(1.0, p50 / 8)), (0.5, p50), (0.9, p90), (0.99, p99), (1.0, 1.5 * p99)]
     return [draw(quantiles, random_) for _ in range(count)]
 
 

@@ -1,19 +1,19 @@
 """static: continuous batching through the whole suite against static batching on the bare engine, lengths mixed.
 
-Lengths follow the conversations of a recorded trace (azure_llm_2023_conv; without the folder, its fitted lognormals),
-a quarter as long, so that a CPU serves enough of them. Throughput is that of a burst; latency that of arrivals at 80 %
+Lengths follow the conversations of a recorded trace (azure_llm_2023_conv; without the folder, made up from its
+published figures), a quarter as long, so that a CPU serves enough of them. Throughput is that of a burst; latency that of arrivals at 80 %
 of what the suite can answer, the same for both. Static batching is taken at the best of several batch sizes.
 """
 
 import asyncio
-import csv
-import gzip
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
@@ -24,6 +24,7 @@ from headrace.benchmarks.suite import started
 from headrace.chassis.config import load_settings
 from headrace.executor.engines.protocol import Engine
 from headrace.executor.engines.registry import load_engine
+from headrace.simulator.workload.traces import load_trace
 
 OURS = "headrace"
 BATCH_SIZES = (8, 16, 64)
@@ -33,8 +34,7 @@ WINDOWS = 2
 SHRINK = 4
 MOST = (1024, 256)
 """Tokens of prompt and answer at most, after shrinking."""
-FITTED = ((1020, 0.77), (129, 0.93))
-"""Median and sigma of the logarithm of the trace's prompts and answers."""
+TRACE = "azure_llm_2023_conv"
 Lengths = Iterator[tuple[int, int]]
 
 
@@ -77,14 +77,12 @@ def static_name(size: int) -> str:
 def lengths(workloads: Path | None, seed: int) -> Lengths:
     """Prompt and answer lengths without end."""
     drawn = random.Random(seed)
-    if workloads and (trace := workloads / "traces" / "azure_llm_2023_conv.csv.gz").is_file():
-        with gzip.open(trace, "rt", encoding="utf-8") as lines:
-            recorded = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(lines)]
-        while True:
-            yield _shrunk(*drawn.choice(recorded))
+    folder = workloads if workloads and (workloads / "traces").is_dir() else None
+    rng = np.random.default_rng(seed)
+    trace = load_trace(TRACE, rng, duration_s=None, rate_scale=1.0, folder=folder)
+    recorded = list(zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True))
     while True:
-        prompt, answer = (median * drawn.lognormvariate(0.0, sigma) for median, sigma in FITTED)
-        yield _shrunk(prompt, answer)
+        yield _shrunk(*drawn.choice(recorded))
 
 
 def _shrunk(prompt: float, answer: float) -> tuple[int, int]:

@@ -149,9 +149,9 @@ class Turn:
         """Places a lane's first request, refuses it where nobody is left to serve it, or notes what it waits for."""
         found = self.state.registry.pool(*lane.key)
         everybody = lane in self._changed
-        if found is None or (everybody and check_servable(head.request, self.state.registry)):
+        refusal = check_servable(head.request, self.state.registry) if everybody or not found else None
+        if refusal or not found:
             if self.state.grace_ends is None:
-                refusal = check_servable(head.request, self.state.registry)
                 message = refusal.message if refusal else "no executor"
                 message = f"{message}: those that could have served it left"
                 self.refuse(head, Refusal(NoExecutor, message, field="model"))
