@@ -1,8 +1,9 @@
 """static: continuous batching through the whole suite against static batching on the bare engine, lengths mixed.
 
 Lengths follow the conversations of a recorded trace (azure_llm_2023_conv; without the folder, made up from its
-published figures), a quarter as long, so that a CPU serves enough of them. Throughput is that of a burst; latency that of arrivals at 80 %
-of what the suite can answer, the same for both. Static batching is taken at the best of several batch sizes.
+published figures), a quarter as long, so that a CPU serves enough of them. Throughput is that of a burst; latency that
+of arrivals at 80 % of what the suite can answer, the same for both. Static batching is taken at the best of several
+batch sizes.
 """
 
 import asyncio
