@@ -54,6 +54,13 @@ class DrainRate:
 
 def check_sane(request: Request) -> Refusal | None:
     """Numbers that no request can have."""
+    if (
+        0 < len(request.request_id) <= MOST
+        and 0 <= request.prompt_tokens <= MOST
+        and 0 <= request.max_output_tokens <= MOST
+        and 1 <= request.n <= MOST
+    ):
+        return None
     bounds = [
         ("request_id", len(request.request_id), 1),
         ("prompt_tokens", request.prompt_tokens, 0),

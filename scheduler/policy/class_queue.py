@@ -108,8 +108,8 @@ class ClassQueue:
             return waiting
         return None
 
-    def push(self, waiting: Waiting) -> None:
-        """Numbers must rise."""
+    def push(self, waiting: Waiting) -> bool:
+        """Takes it in; numbers must rise. False: others of its tenant are before it."""
         number = waiting.number
         self.waiting[number] = waiting
         name = waiting.request.tenant if self._fair else ""
@@ -122,6 +122,8 @@ class ClassQueue:
             tenant.arrivals.append(waiting)
         if waiting.urgent_at is not None:
             heapq.heappush(tenant.calm, (waiting.urgent_at, number, waiting))
+            return True
+        return _first(tenant.heap) is waiting
 
     def remove(self, waiting: Waiting, *, served: bool) -> None:
         """Takes it out from wherever it stands; `served`: its tenant pays for it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.core.request import QosClass
 from headrace.scheduler.policy.events import Request
@@ -16,8 +17,7 @@ class Shape:
     block_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What one request takes at most, to its last token."""
 
     num_slots: int

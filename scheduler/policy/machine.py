@@ -1,5 +1,7 @@
 """The decision core: one event in, commands out. The service, the simulator and the tests drive this one function."""
 
+from itertools import zip_longest
+
 from headrace.core.errors import DeadlineMissed, Draining, InvalidRequest, NoExecutor
 from headrace.core.request import QosClass
 from headrace.scheduler.policy.admission import check_room, check_sane, check_servable
@@ -99,8 +101,11 @@ def _submit(turn: Turn, request: Request) -> None:
         state.deadlines.set(request.request_id, state.now + request.deadline_s - predictor.least_s(request))
         urgent_at = state.now + request.deadline_s - 2 * predicted_s
     cost = request.prompt_tokens + request.n * output_tokens
-    lane, waiting = state.queues.push(request, state.now, cost=cost, predicted_s=predicted_s, urgent_at=urgent_at)
-    turn.pushed(lane, waiting)
+    lane, waiting, may_be_first = state.queues.push(
+        request, state.now, cost=cost, predicted_s=predicted_s, urgent_at=urgent_at
+    )
+    if may_be_first:
+        turn.pushed(lane, waiting)
 
 
 def _objection(state: State, request: Request) -> Refusal | None:
@@ -203,13 +208,13 @@ def _report(turn: Turn, event: ExecutorReported) -> None:
         return
     for request_id in event.started_ids:
         _start(turn, executor, request_id)
-    tokens = dict(zip(event.finished_ids, event.output_tokens, strict=False))
-    for request_id in event.finished_ids:
+    for request_id, tokens in zip_longest(event.finished_ids, event.output_tokens[: len(event.finished_ids)]):
         held = executor.ledger.reservations.get(request_id)
-        if held is not None and held.request is not None and request_id in tokens:
-            state.predictor.observe_answer(held.request, tokens[request_id])
+        if held is not None and held.request is not None and tokens is not None:
+            state.predictor.observe_answer(held.request, tokens)
         _finish(turn, executor, request_id)
-    state.predictor.observe_steps(executor.models[0].name if executor.models else "", event.steps)
+    if event.steps:
+        state.predictor.observe_steps(executor.models[0].name if executor.models else "", event.steps)
     if executor.ledger.resumed:
         executor.ledger.confirm(event.paused_ids)
         state.registry.update_victims(executor)

@@ -104,9 +104,10 @@ class Lane:
             num += len(self._normal.waiting)
         return num + len(self._batch.waiting) if qos_class is QosClass.BATCH else num
 
-    def push(self, waiting: Waiting) -> None:
+    def push(self, waiting: Waiting) -> bool:
+        """Takes it in; False: it is certainly not the first."""
         self.version += 1
-        self._by_class[waiting.request.qos_class].push(waiting)
+        return self._by_class[waiting.request.qos_class].push(waiting)
 
     def remove(self, waiting: Waiting, *, served: bool) -> None:
         """Takes it out; `served`: its tenant and class pay for it."""
@@ -137,8 +138,8 @@ class Queues:
 
     def push(
         self, request: Request, now: float, *, cost: float, predicted_s: float, urgent_at: float | None = None
-    ) -> tuple[Lane, Waiting]:
-        """Takes it into its lane. The id must not be waiting."""
+    ) -> tuple[Lane, Waiting, bool]:
+        """Takes it into its lane, and says whether it may be the first there. The id must not be waiting."""
         lane = self._lane(request)
         self._last_number += 1
         ahead = sum(other.num_ahead_of(request.qos_class) for other in self._lanes[request.model].values())
@@ -147,13 +148,13 @@ class Queues:
         waiting = Waiting(request, self._last_number, now, ahead, cost, predicted_s, urgent_at)
         if ahead:
             waiting.wait_reason = WaitReason.QUEUE
-        lane.push(waiting)
+        may_be_first = lane.push(waiting)
         self.by_id[request.request_id] = waiting
         self._by_gateway.setdefault(request.gateway_id, {})[request.request_id] = waiting
         backlog = self.backlog[request.qos_class]
         backlog.num_requests += 1
         backlog.num_tokens += request.tokens
-        return lane, waiting
+        return lane, waiting, may_be_first
 
     def remove(self, waiting: Waiting, *, served: bool) -> Lane:
         """Takes a waiting request out, from wherever in its lane it stands."""

@@ -14,6 +14,8 @@ from headrace.scheduler.policy.events import Request, StepSample
 PRIOR = (0.008, 0.0005, 0.0003)
 """Seconds of a step, of each decode in it, of each prefill token: a small model on two cores."""
 PRIOR_OUTPUT_TOKENS = 128.0
+_SCALE = (1.0, 1.0, 0.01)
+"""What the unknowns of the fit are multiplied by, so that they are of one size: prefill tokens count in hundreds."""
 _FORGET_STEP = 0.998
 _FORGET_ANSWER = 0.99
 _REFIT_STEPS = 32
@@ -32,32 +34,41 @@ class StepModel:
         self.decodes = 1.0  # how many decode together, of late
         self.coefficients = PRIOR
         # normal equations of (1, decodes, prefill tokens / 100), with the prior as a few samples' worth of evidence
-        self._scale = (1.0, 1.0, 0.01)
-        prior = [PRIOR[i] / self._scale[i] for i in range(3)]
-        self._xx = [[1.0 if i == j else 0.0 for j in range(3)] for i in range(3)]
-        self._xy = prior
+        self._moments = (1.0, 0.0, 0.0, 1.0, 0.0, 1.0)  # of the symmetric matrix, the upper half by rows
+        self._right = tuple(each / scale for each, scale in zip(PRIOR, _SCALE, strict=True))
 
     def observe(self, samples: Sequence[StepSample]) -> None:
         """Nonsense (negative, endless) is passed over."""
         for sample in samples:
-            counts = sample.num_decodes, sample.prefill_tokens
-            if not (0 < sample.duration_s < _LONGEST_STEP_S and all(0 <= each <= _MOST_TOKENS for each in counts)):
+            decodes, seconds = sample.num_decodes, sample.duration_s
+            if not (
+                0 < seconds < _LONGEST_STEP_S
+                and 0 <= decodes <= _MOST_TOKENS
+                and 0 <= sample.prefill_tokens <= _MOST_TOKENS
+            ):
                 continue
-            x = (1.0, float(sample.num_decodes), sample.prefill_tokens * self._scale[2])
-            for i in range(3):
-                row = self._xx[i]
-                for j in range(3):
-                    row[j] = row[j] * _FORGET_STEP + x[i] * x[j]
-                self._xy[i] = self._xy[i] * _FORGET_STEP + x[i] * sample.duration_s
-            self.decodes += 0.02 * (sample.num_decodes - self.decodes)
+            prefill, keep = sample.prefill_tokens * _SCALE[2], _FORGET_STEP
+            one, d, p, dd, dp, pp = self._moments
+            self._moments = (
+                one * keep + 1.0,
+                d * keep + decodes,
+                p * keep + prefill,
+                dd * keep + decodes * decodes,
+                dp * keep + decodes * prefill,
+                pp * keep + prefill * prefill,
+            )
+            y, yd, yp = self._right
+            self._right = (y * keep + seconds, yd * keep + decodes * seconds, yp * keep + prefill * seconds)
+            self.decodes += 0.02 * (decodes - self.decodes)
             self.num_samples += 1
             self._since_fit += 1
         if self._since_fit >= _REFIT_STEPS:
             self._since_fit = 0
-            solved = _solve(self._xx, self._xy)
+            one, d, p, dd, dp, pp = self._moments
+            solved = _solve([[one, d, p], [d, dd, dp], [p, dp, pp]], list(self._right))
             if solved is not None and all(math.isfinite(each) for each in solved):
                 base, decode, prefill = (
-                    max(0.0, each * scale) for each, scale in zip(solved, self._scale, strict=True)
+                    max(0.0, each * scale) for each, scale in zip(solved, _SCALE, strict=True)
                 )
                 self.coefficients = (base, decode, prefill) if base + decode + prefill > 0 else PRIOR
 
@@ -91,14 +102,18 @@ class AnswerLengths:
         self.weight = 0.0
         self._sum = 0.0
         self._cells = [0.0] * 32
+        self._unit = 1.0  # what an answer counts in the cells: the newest counts most, so that the others need no touch
 
     def observe(self, tokens: int) -> None:
         if not 0 < tokens <= _MOST_TOKENS:
             return
         self.weight = self.weight * _FORGET_ANSWER + 1.0
         self._sum = self._sum * _FORGET_ANSWER + tokens
-        self._cells = [cell * _FORGET_ANSWER for cell in self._cells]
-        self._cells[min(tokens.bit_length() - 1, 31)] += 1.0
+        self._unit /= _FORGET_ANSWER
+        if self._unit > 1e12:
+            self._cells = [cell / self._unit for cell in self._cells]
+            self._unit = 1.0
+        self._cells[min(tokens.bit_length() - 1, 31)] += self._unit
 
     @property
     def mean(self) -> float:
@@ -109,7 +124,7 @@ class AnswerLengths:
         """A length that `1 - share` of the answers reach: a lower bound; 1 while little is known."""
         if self.weight < _ENOUGH_ANSWERS:
             return 1.0
-        left = share * self.weight
+        left = share * self.weight * self._unit
         for power, cell in enumerate(self._cells):
             left -= cell
             if left < 0:

@@ -1,4 +1,4 @@
-"""Due times by key: O(log n) to set, O(1) to cancel, nothing scanned."""
+"""Due times by key: O(1) to cancel and to put off, O(log n) to set, nothing scanned."""
 
 import heapq
 import itertools
@@ -9,7 +9,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Timers(Generic[Key]):
-    """At most one due time a key. Cancelled entries stay in the heap until they are half of it."""
+    """At most one due time a key.
+
+    A time put off, as a lease's is by each report, moves in the heap only when its old place comes up. What is
+    cancelled stays in the heap until it is half of it.
+    """
 
     def __init__(self) -> None:
         self._due: dict[Key, tuple[float, int]] = {}
@@ -22,9 +26,11 @@ class Timers(Generic[Key]):
     def set(self, key: Key, due: float) -> None:
         """Sets or moves the key's due time."""
         entry = due, next(self._numbers)
+        before = self._due.get(key)
         self._due[key] = entry
-        heapq.heappush(self._heap, (*entry, key))
-        self._compact()
+        if before is None or due < before[0]:
+            heapq.heappush(self._heap, (*entry, key))
+            self._compact()
 
     def cancel(self, key: Key) -> None:
         """Forgets the key; one that is not set is fine."""
@@ -49,10 +55,15 @@ class Timers(Generic[Key]):
 
     def _first(self) -> tuple[float, int, Key] | None:
         while self._heap:
-            due, number, key = self._heap[0]
-            if self._due.get(key) == (due, number):
-                return self._heap[0]
-            heapq.heappop(self._heap)
+            entry = self._heap[0]
+            key = entry[2]
+            current = self._due.get(key)
+            if current is None:
+                heapq.heappop(self._heap)
+            elif current[1] == entry[1]:
+                return entry
+            else:  # put off, or a second entry of its key
+                heapq.heapreplace(self._heap, (*current, key))
         return None
 
     def _compact(self) -> None:
