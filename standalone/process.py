@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from headrace.chassis import collector
 from headrace.chassis.config import Settings
 from headrace.chassis.telemetry import configure_logging
 from headrace.standalone.services import Service, cause
@@ -25,6 +26,7 @@ CUT_SHORT = 130
 def run(service: Service, settings: Settings, on_listening: Callable[[str], None], supervised: bool = False) -> int:
     """Serves until a signal, drains, and returns the exit code. Raises what the service raises."""
     configure_logging(service, settings.telemetry)
+    collector.relax()
     try:
         asyncio.run(_serve(service, settings, on_listening, supervised))
     except (asyncio.CancelledError, KeyboardInterrupt):

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.measure import median
+from headrace.chassis import collector
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.commands import Command, Dispatch, Resume
 from headrace.scheduler.policy.events import (
@@ -143,6 +144,7 @@ async def run(lab: Lab) -> Report:
 
 
 def _measured(lab: Lab) -> Report:
+    collector.relax()  # as in the service's process
     samples: list[Sample] = []
     fleets = []
     for num_waiting in WAITING:
