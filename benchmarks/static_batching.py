@@ -1,7 +1,9 @@
 """Static batching over our own engine: what continuous batching is measured against.
 
 A batch takes those that wait, at most so many, and none that comes later; its shape stays until its longest answer is
-through. Prompts are not padded and tokens are handed out as they are made, both to its advantage.
+through. Padded, it is what servers of rectangular tensors do: every prompt as long as the batch's longest, and answers
+handed out when the batch has ended. Ragged, prompts are as long as they are and tokens are handed out as they are made:
+static batching with a ragged engine, which leaves only the waiting for the longest answer.
 """
 
 import asyncio
@@ -25,8 +27,9 @@ class _Member:
 class StaticBatcher:
     """`batch_size` requests at a time. `run` serves until cancelled; `stream` is what an open loop drives."""
 
-    def __init__(self, engine: Engine, batch_size: int, context_tokens: int) -> None:
+    def __init__(self, engine: Engine, batch_size: int, context_tokens: int, *, padded: bool) -> None:
         self._engine = engine
+        self._padded = padded
         self._size = batch_size
         self._blocks_each = -(-context_tokens // engine.spec.block_tokens)
         self._waiting: deque[_Member] = deque()
@@ -52,11 +55,19 @@ class StaticBatcher:
     async def _serve(self, batch: list[_Member]) -> None:
         """All prompts in one step, then a step a token for every row until the longest answer is through."""
         longest = max(member.max_tokens for member in batch)
+        if self._padded:
+            prompt_tokens = max(len(member.prompt) for member in batch)
+            for member in batch:
+                member.prompt = [0] * (prompt_tokens - len(member.prompt)) + list(member.prompt)
         for number in range(longest):
             output = await asyncio.to_thread(self._engine.forward, self._plan(batch, decode=number > 0))
             for member, token_id in zip(batch, output.best[0].tolist(), strict=False):
                 member.tokens.append(token_id)
-                if number < member.max_tokens:
+                if number < member.max_tokens and not self._padded:
+                    member.arrived.put_nowait(1)
+        if self._padded:
+            for member in batch:
+                for _ in range(member.max_tokens):
                     member.arrived.put_nowait(1)
 
     def _plan(self, batch: list[_Member], *, decode: bool) -> StepPlan:
