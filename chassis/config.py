@@ -102,6 +102,12 @@ class ExecutorSettings(_Section):
     num_slots: int = Field(64, ge=1, le=4096)
     kv_bytes: int = Field(4 * 2**30, ge=2**20)
     step_tokens: int = Field(640, ge=2, description="most tokens in one step: decodes first, then prefill chunks")
+    prefix_cache: bool = Field(True, description="prompts that begin alike are computed once")
+    cache_answers: bool = Field(False, description="also answers' tokens: faster next turns, not bit for bit exact")
+    cache_scope: str = Field("shared", pattern="^(shared|tenant)$", description="who shares the prefix cache")
+    idle_cache_bytes: int = Field(
+        512 * 2**20, ge=0, description="how much the prefix cache keeps while there is no work"
+    )
 
 
 class PreprocessSettings(_Section):

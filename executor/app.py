@@ -18,6 +18,7 @@ from headrace.chassis.server import ServerHandle, serve
 from headrace.core.errors import ConfigError
 from headrace.executor.engines.registry import load_engine
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
 from headrace.executor.worker import Worker
 from headrace.models.repository import Repository
@@ -74,7 +75,14 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
 
     async with open_channel(own.scheduler, settings.transport) as channel:
         link = EnlistLink(channel, enlistment, lambda: worker)
-        service = ExecutorService(executor_id, entry.info.name, tracer, link, settings.transport.max_message_bytes)
+        service = ExecutorService(
+            executor_id,
+            entry.info.name,
+            tracer,
+            link,
+            settings.transport.max_message_bytes,
+            cache_by_tenant=own.cache_scope == "tenant",
+        )
         worker = Worker(
             engine,
             entry.info.eos_token_ids,
@@ -82,6 +90,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
             step_tokens=own.step_tokens,
             deliver=service.deliver,
             failed=failed,
+            cache=prefix_cache(own, entry.info, engine.spec),
         )
         service.worker = worker
         try:

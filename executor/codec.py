@@ -4,12 +4,13 @@ import time
 
 import numpy as np
 
-from headrace.api.executor.v1.executor_pb2 import Output, Start
+from headrace.api.executor.v1.executor_pb2 import MemoryStatus, Output, Start
 from headrace.api.types.v1.types_pb2 import Logprobs, TokenLogprob
 from headrace.api.types.v1.types_pb2 import Sampling as SamplingProto
 from headrace.chassis.status import to_fault
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import Sampling
+from headrace.executor.kv.blocks import PoolState
 from headrace.executor.sequence import Job
 from headrace.executor.step_result import Delta
 
@@ -27,8 +28,9 @@ _OPTIONAL = {
 }
 
 
-def to_job(start: Start, session: int) -> Job:
-    """Raises InvalidRequest where the payload is no token array or the settings lack what the gateway always sets."""
+def to_job(start: Start, session: int, *, by_tenant: bool = False) -> Job:
+    """With `by_tenant` the prompt shares no cache with another tenant's. Raises InvalidRequest where the payload is no
+    token array or the settings lack what the gateway always sets."""
     if not start.request_id:
         raise InvalidRequest("a start without a request id", field="request_id", limit="not empty")
     if len(start.token_ids) % 4:
@@ -43,6 +45,7 @@ def to_job(start: Start, session: int) -> Job:
         priority=start.priority,
         deadline=time.monotonic() + start.deadline_ms / 1000 if start.deadline_ms else None,
         trace=(start.trace, start.batch_trace, start.batch_id),
+        scope=start.tenant.encode() if by_tenant else b"",
         displaced=tuple((each.request_id, each.drop_kv) for each in start.displaced),
     )
 
@@ -59,6 +62,19 @@ def to_sampling(proto: SamplingProto) -> Sampling:
     )
 
 
+def to_memory(state: PoolState, block_bytes: int) -> MemoryStatus:
+    return MemoryStatus(
+        block_bytes=block_bytes,
+        mapped_bytes=state.num_mapped * block_bytes,
+        used_bytes=state.num_used * block_bytes,
+        cached_bytes=state.num_cached * block_bytes,
+        fragmentation=state.fragmentation,
+        cache_age_s=state.cache_age_s,
+        prompt_tokens=state.prompt_tokens,
+        cached_prompt_tokens=state.cached_tokens,
+    )
+
+
 def to_output(delta: Delta) -> Output:
     """One delta as a member of a frame."""
     output = Output(request_id=delta.job.request_id, index=delta.index, finish_reason=int(delta.finish))  # type: ignore[arg-type]
@@ -71,6 +87,8 @@ def to_output(delta: Delta) -> Output:
                     top=[TokenLogprob(token_id=token, logprob=logprob) for token, logprob in delta.choice.top],
                 )
             )
+    if delta.sequence is not None:
+        output.cached_prompt_tokens = delta.sequence.cached_tokens
     if delta.error is not None:
         output.fault.CopyFrom(to_fault(delta.error))
     return output

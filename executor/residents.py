@@ -16,6 +16,7 @@ from headrace.core.request import FinishReason
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool, Reservation
+from headrace.executor.prefixes import cached_blocks, prompt_digests
 from headrace.executor.sampler import SequenceSampler
 from headrace.executor.sequence import Job, Sequence
 from headrace.executor.step_result import Delta, StepResult
@@ -48,13 +49,17 @@ class Residents:
         for request_id, drop_kv in job.displaced:
             self.pause(request_id, drop_kv=drop_kv)
         self._want_slots(job.sampling.n)
-        prompt_blocks, own_blocks = self._needs(job)
-        reservations = self._reserve(prompt_blocks, own_blocks, job.sampling.n)
+        digests = prompt_digests(self._pool, job)
+        table, for_forks = self._open_table(job, digests, job.sampling.n)
         key = job.session, job.request_id
         self._open_answers[key], self._output_tokens[key] = job.sampling.n, 0
         self.num_requests = len(self._open_answers)
-        sequence = self.new_sequence(job, 0, BlockTable(self._pool, reservations[0]), next(self._arrivals))
-        sequence.for_forks = reservations[1:]
+        sequence = self.new_sequence(job, 0, table, next(self._arrivals))
+        sequence.digests, sequence.for_forks = digests, for_forks
+        sequence.past = sequence.cached_tokens = table.capacity_tokens
+        if self._pool.cache:
+            self._pool.cache.counts.prompt_tokens += len(job.prompt_ids)
+            self._pool.cache.counts.cached_tokens += sequence.cached_tokens
         self.running.append(sequence)
 
     def new_sequence(self, job: Job, index: int, table: BlockTable, arrival: int) -> Sequence:
@@ -162,9 +167,8 @@ class Residents:
         to_come = first.forks_to_come
         self._want_slots(len(answers) + to_come)
         if first.dropped:
-            blocks, own_blocks = self._needs(first.job)
-            reservations = self._reserve(blocks, own_blocks, len(answers) + to_come)
-            first.table, first.for_forks = BlockTable(self._pool, reservations[0]), reservations[1:]
+            first.table, first.for_forks = self._open_table(first.job, first.digests, len(answers) + to_come)
+            first.past = first.table.capacity_tokens
             for sequence in answers:
                 sequence.dropped = False
             first.replayed += others  # they begin again where the prompt ends, over its blocks
@@ -225,13 +229,19 @@ class Residents:
         blocks = -(-(len(job.prompt_ids) + job.sampling.max_tokens) // block_tokens)
         return blocks, blocks - len(job.prompt_ids) // block_tokens
 
-    def _reserve(self, blocks: int, own_blocks: int, num_answers: int) -> list[Reservation]:
-        """All or none. Raises PoolExhausted."""
+    def _open_table(self, job: Job, digests: list[bytes], num_answers: int) -> tuple[BlockTable, list[Reservation]]:
+        """A table that begins with what the cache has of the prompt, and what the further answers will take: all or
+        nothing. Raises PoolExhausted."""
+        blocks, own_blocks = self._needs(job)
+        cached = cached_blocks(self._pool, self._spec, job, digests)
+        shared = len(cached) - self._pool.held_by_nobody(cached)
         with ExitStack() as refused:
-            reservations = [refused.enter_context(self._pool.reserve(blocks))]
-            reservations += [refused.enter_context(self._pool.reserve(own_blocks)) for _ in range(1, num_answers)]
+            reservation = refused.enter_context(self._pool.reserve(blocks - shared))
+            for_forks = [refused.enter_context(self._pool.reserve(own_blocks)) for _ in range(1, num_answers)]
             refused.pop_all()
-        return reservations
+        table = BlockTable(self._pool, reservation)
+        table.adopt(cached)
+        return table, for_forks
 
 
 def _key(sequence: Sequence) -> _Key:

@@ -21,7 +21,7 @@ class Job:
     """One request as it arrives: n answers to one prompt.
 
     `deadline` is monotonic seconds; `session` says whose it is; `displaced` are the requests that make room for it,
-    each with whether its KV goes too; `trace` is the spans' business only.
+    each with whether its KV goes too; `trace` is the spans' business only; prompts of another `scope` share no cache.
     """
 
     session: int
@@ -31,6 +31,7 @@ class Job:
     priority: int = 0
     deadline: float | None = None
     trace: Any = None
+    scope: bytes = b""
     displaced: tuple[tuple[str, bool], ...] = ()
 
 
@@ -39,7 +40,8 @@ class Sequence:
     """`token_ids` [capacity] holds prompt and answer, the first `num_tokens` of them valid; `past` are in the KV.
 
     `for_forks` are the blocks of answers that begin where the prompt ends: new ones, or `replayed` ones whose KV was
-    `dropped`.
+    `dropped`. `digests` are the hashes of its full blocks as far as known, for the cache, from where `cached_tokens` of
+    the prompt came; `prefixes` are the prompt's hashes as the scheduler knows them, once asked for.
     """
 
     job: Job
@@ -57,6 +59,9 @@ class Sequence:
     for_forks: list[Reservation] = field(default_factory=list)
     dropped: bool = False
     replayed: "list[Sequence]" = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    prefixes: tuple[int, ...] | None = None
+    cached_tokens: int = 0
 
     def release(self) -> None:
         """Gives back what the sequence holds."""

@@ -16,7 +16,7 @@ from headrace.api.executor.v1 import executor_pb2_grpc
 from headrace.chassis.outbox import LONGEST_WRITE_S, Outbox
 from headrace.chassis.status import to_fault
 from headrace.core.errors import Draining, HeadraceError, ModelNotFound
-from headrace.executor.codec import to_job, to_output
+from headrace.executor.codec import to_job, to_memory, to_output
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.spans import record
 from headrace.executor.step_result import StepResult
@@ -34,6 +34,8 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         enlist: EnlistLink,
         max_message_bytes: int,
         longest_write_s: float = LONGEST_WRITE_S,
+        *,
+        cache_by_tenant: bool = False,
     ) -> None:
         self._executor_id = executor_id
         self._model = model
@@ -41,6 +43,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
         self._enlist = enlist
         self._max_message_bytes = max_message_bytes
         self._longest_write_s = longest_write_s
+        self._cache_by_tenant = cache_by_tenant
         self._sessions: dict[int, Outbox[pb.Output]] = {}
         self._numbers = itertools.count(1)
         self._loop = asyncio.get_running_loop()
@@ -102,7 +105,7 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             raise Draining("the executor is leaving")
         if start.model != self._model:
             raise ModelNotFound(f"model {start.model!r} is not loaded here", field="model", limit=self._model)
-        self._worker.submit(to_job(start, number))
+        self._worker.submit(to_job(start, number, by_tenant=self._cache_by_tenant))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: object) -> pb.GetStatusResponse:
         status, worker = self._worker.status(), self._worker
@@ -116,4 +119,5 @@ class ExecutorService(executor_pb2_grpc.ExecutorServiceServicer):
             num_slots=worker.num_slots,
             num_steps=status.num_steps,
             num_tokens=status.num_tokens,
+            memory=to_memory(status.memory, worker.engine.spec.kv_bytes_per_block),
         )

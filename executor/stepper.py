@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.errors import EngineFault, HeadraceError
+from headrace.core.errors import EngineFault, HeadraceError, PoolExhausted
 from headrace.core.request import FinishReason
 from headrace.executor.engines.protocol import Engine, StepOutput
+from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool
 from headrace.executor.planner import Row, plan_rows
+from headrace.executor.prefixes import publish
 from headrace.executor.residents import Residents
 from headrace.executor.sampler import Choice
 from headrace.executor.sequence import Sequence
@@ -79,11 +81,12 @@ class Stepper:
         """Runs the engine once. A failing engine fails the step's members; raises once it has failed again and again,
         and where its output cannot be read."""
         spec, residents = self._engine.spec, self._residents
-        rows = plan_rows(residents.running, self._step_tokens, spec.min_chunk_tokens)
+        rows = self._with_memory(plan_rows(residents.running, self._step_tokens, spec.min_chunk_tokens), result)
+        if not rows:
+            residents.remove_finished(result)
+            return
         begun = time.perf_counter()
         try:
-            for row in rows:
-                row.sequence.table.ensure(row.past + row.num_tokens)
             output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks))
         except Exception as error:
             self._fail(rows, error, result)
@@ -103,15 +106,32 @@ class Stepper:
             if sequence is not before:  # one that is replayed has several rows, side by side
                 sequence.num_steps += 1
                 before = sequence
+            publish(self._pool, sequence)
             if sequence.replayed and not sequence.prefilling:
-                self._replay_forks(sequence)
+                self._replay_forks(sequence, result)
             if row.last:
                 if not sequence.num_answer_tokens:
                     sequence.first_token_ns = now_ns
                     self._fork(sequence, output, wanted, result)
-                self._choose(sequence, output, wanted, greedy[wanted], result)
+                if sequence.finish is FinishReason.NONE:
+                    self._choose(sequence, output, wanted, greedy[wanted], result)
                 wanted += 1
         residents.remove_finished(result)
+
+    def _with_memory(self, rows: list[Row], result: StepResult) -> list[Row]:
+        """The rows whose blocks have memory under them; a sequence that finds none fails alone."""
+        for row in rows:
+            try:
+                row.sequence.table.ensure(row.past + row.num_tokens)
+            except PoolExhausted as error:
+                self._starve(row.sequence, error, result)
+        return [row for row in rows if row.sequence.finish is FinishReason.NONE]
+
+    def _starve(self, sequence: Sequence, error: PoolExhausted, result: StepResult) -> None:
+        if sequence.finish is FinishReason.NONE:
+            log.warning("request %s fails: %s", sequence.job.request_id, error.message)
+            sequence.finish = FinishReason.FAULT
+            result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
 
     def _count(self, rows: list[Row], duration_s: float) -> None:
         self._faults = 0
@@ -124,20 +144,34 @@ class Stepper:
     def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
         """The other answers begin where the prompt ends, over its blocks."""
         for index in range(1, first.job.sampling.n):
-            table = first.table.fork(first.past, first.for_forks.pop(), self._engine.copy_block)
+            table = self._fork_table(first, result)
+            if table is None:
+                return
             answer = self._residents.new_sequence(first.job, index, table, first.arrival)
-            answer.past = first.past
+            answer.past, answer.digests, answer.cached_tokens = first.past, list(first.digests), first.cached_tokens
             answer.accepted_ns, answer.first_token_ns = first.accepted_ns, first.first_token_ns
             self._residents.running.append(answer)
             self._choose(answer, output, row, None, result)
 
-    def _replay_forks(self, first: Sequence) -> None:
+    def _replay_forks(self, first: Sequence, result: StepResult) -> None:
         """Answers whose KV was dropped begin again where the prompt ends, with their tokens to be replayed."""
         for answer in first.replayed:
-            answer.table = first.table.fork(first.past, first.for_forks.pop(), self._engine.copy_block)
+            table = self._fork_table(first, result)
+            if table is None:
+                return
+            answer.table = table
             answer.past = first.past
             self._residents.running.append(answer)
         first.replayed = []
+
+    def _fork_table(self, first: Sequence, result: StepResult) -> BlockTable | None:
+        """None, and the request fails, where there is no memory under a block that was promised."""
+        reservation = first.for_forks.pop()
+        try:
+            return first.table.fork(first.past, reservation, self._engine.copy_block)
+        except PoolExhausted as error:
+            self._starve(first, error, result)
+            return None
 
     def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int | None, result: StepResult) -> None:
         """Chooses the row's next token; `greedy` is the row's best one where that is known to be a number."""

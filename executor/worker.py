@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
 from headrace.core.request import FinishReason
 from headrace.executor.engines.protocol import Engine
-from headrace.executor.kv.blocks import BlockPool
+from headrace.executor.kv.blocks import BlockPool, PoolState
+from headrace.executor.kv.prefix_cache import PrefixCache
+from headrace.executor.memory.engine_memory import EngineMemory
 from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
 from headrace.executor.step_result import Delta, StepResult
@@ -23,7 +25,7 @@ from headrace.executor.stepper import Stepper, StepSample
 
 log = logging.getLogger(__name__)
 
-_IDLE_RELEASE_S = 1.0  # how long without work until freed blocks' pages go back to the system
+_IDLE_S = 1.0  # how long without work until the cache shrinks to what it keeps while idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class WorkerStatus:
     num_blocks_in_use: int
     num_steps: int
     num_tokens: int
+    memory: PoolState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Worker:
     """Runs `engine` for up to `num_slots` sequences at once, `step_tokens` new tokens a step.
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
-    if the loop must stop. Use as a context manager: leaving joins the thread and returns all memory.
+    if the loop must stop. With a `cache`, prompts that begin alike are computed
+    once. Use as a context manager: leaving joins the thread and returns all memory.
     """
 
     def __init__(
@@ -65,10 +69,18 @@ class Worker:
         step_tokens: int,
         deliver: Callable[[StepResult], None],
         failed: Callable[[Exception], None],
+        cache: PrefixCache | None = None,
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
-        self.pool = BlockPool(engine.spec.num_blocks, engine.spec.block_tokens)
+        self.cache = cache
+        self.pool = BlockPool(
+            engine.spec.num_blocks,
+            engine.spec.block_tokens,
+            extent_blocks=engine.spec.extent_blocks,
+            memory=EngineMemory(engine),
+            cache=cache,
+        )
         self._deliver = deliver
         self._failed = failed
         self._inbox: deque[Job | _Cancel | _Resume] = deque()
@@ -79,7 +91,8 @@ class Worker:
         self._base_blocks = self.pool.num_in_use
         self._alone = False
         self._resuming = threading.Lock()  # held while displaced requests go on, and while `alone` changes
-        self._dirty = False
+        self._memory = self.pool.state()
+        self._idle_since = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
 
     def __enter__(self) -> "Worker":
@@ -138,6 +151,7 @@ class Worker:
             num_blocks_in_use=self.pool.num_in_use - self._base_blocks,
             num_steps=self._stepper.num_steps,
             num_tokens=self._stepper.num_tokens,
+            memory=self._memory,
         )
 
     def _run(self) -> None:
@@ -152,6 +166,9 @@ class Worker:
                     result = StepResult()
                 if residents.running:
                     self._stepper.step(result)
+                    self._idle_since = time.monotonic()
+                    self.pool.give_back(self._idle_since)
+                self._memory = self.pool.state()
                 if not result.empty:
                     self._deliver(result)
                 if not residents.running and not self._inbox:
@@ -179,14 +196,16 @@ class Worker:
         self._failed(error)
 
     def _rest(self) -> None:
-        waits_s = [deadline - time.monotonic() for deadline in self._residents.paused_deadlines()]
-        if self._dirty:
-            waits_s.append(_IDLE_RELEASE_S)
-        if not self._wake.wait(max(0.0, min(waits_s)) if waits_s else None) and self._dirty:
-            freed = self.pool.drain_freed()
-            if len(freed):
-                self.engine.release_blocks(freed)
-            self._dirty = False
+        now = time.monotonic()
+        waits_s = [deadline - now for deadline in self._residents.paused_deadlines()]
+        until_idle_s = self._idle_since + _IDLE_S - now
+        give_back_s = self.pool.give_back(now, idle=until_idle_s <= 0)
+        self._memory = self.pool.state()
+        if give_back_s is not None:
+            waits_s.append(give_back_s)
+        if until_idle_s > 0:
+            waits_s.append(until_idle_s)
+        self._wake.wait(max(0.0, min(waits_s)) if waits_s else None)
         self._wake.clear()
 
     def _take_inbox(self, result: StepResult) -> None:
@@ -213,4 +232,3 @@ class Worker:
                 result.leave(job.request_id)
         else:
             result.started.append(job.request_id)
-            self._dirty = True

@@ -5,7 +5,7 @@ over one block table. Engines that pad do it inside.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ class EngineSpec:
     `min_rows`: a step of fewer rows takes another kernel and may give other bits, so the loop adds dummy rows up to it.
     `min_chunk_tokens`: likewise, a prefill chunk of fewer tokens of a longer prompt.
     `num_candidates`: how many of a row's most probable tokens a step reports.
+    `extent_blocks`: how many blocks lie on whole pages together, and come and go together.
     `exact`: True if a sequence's logits depend, bit for bit, on its own tokens only, as long as the two bounds above
     are kept and known tokens that were once decoded are put in again as rows of one token each.
     """
@@ -39,6 +40,7 @@ class EngineSpec:
     min_chunk_tokens: int
     num_candidates: int
     exact: bool
+    extent_blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,11 @@ class Engine(Protocol):
         """The blocks' content is no longer wanted: their memory may go back to the system."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class MappingEngine(Protocol):
+    """An engine whose KV memory must be mapped before it is written."""
+
+    def map_blocks(self, first: int, count: int) -> None:
+        """Puts memory under an extent's blocks. Raises PoolExhausted, having changed nothing, where there is none."""

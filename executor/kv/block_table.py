@@ -18,6 +18,7 @@ class BlockTable:
         self._storage = np.empty(8, np.int32)
         self._num_blocks = 0
         self._capacity_tokens = 0
+        self.num_published = 0  # of the first blocks: the pool knows their content
 
     @property
     def blocks(self) -> Int32:
@@ -35,6 +36,18 @@ class BlockTable:
         while self._capacity_tokens < num_tokens:
             self._append(self._reservation.take())
 
+    def adopt(self, blocks: list[int]) -> None:
+        """Begins with these blocks, which the pool's cache has found."""
+        for block in blocks:
+            self._reservation.hold(block)
+            self._append(block)
+        self.num_published = len(blocks)
+
+    def publish(self, digest: bytes, prefixes: tuple[int, ...]) -> None:
+        """The first block not yet published is full; `digest` and `prefixes` stand for all tokens to its end."""
+        self._pool.publish(int(self._storage[self.num_published]), digest, prefixes)
+        self.num_published += 1
+
     def fork(
         self, num_tokens_shared: int, reservation: Reservation, copy_block: Callable[[int, int], None]
     ) -> "BlockTable":
@@ -48,6 +61,7 @@ class BlockTable:
             for block in self.blocks[:num_full].tolist():
                 self._pool.share(block)
                 child._append(block)
+            child.num_published = min(num_full, self.num_published)
             if remainder:
                 child.ensure(num_tokens_shared)
                 copy_block(int(self._storage[num_full]), int(child._storage[num_full]))
@@ -60,7 +74,7 @@ class BlockTable:
         """Drops all blocks and the rest of the reservation. Harmless when repeated."""
         for block in reversed(self.blocks.tolist()):  # so that the pool hands them out in the same order again
             self._pool.drop(block)
-        self._num_blocks = self._capacity_tokens = 0
+        self._num_blocks = self._capacity_tokens = self.num_published = 0
         self._reservation.release()
 
     def __enter__(self) -> "BlockTable":

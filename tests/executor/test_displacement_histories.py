@@ -17,6 +17,8 @@ from headrace.core.model import ModelInfo
 from headrace.core.request import FinishReason, Sampling
 from headrace.executor.engines.reference import ReferenceEngine
 from headrace.executor.kv.blocks import BlockPool
+from headrace.executor.kv.prefix_cache import PrefixCache
+from headrace.executor.memory.engine_memory import EngineMemory
 from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
 from headrace.executor.step_result import StepResult
@@ -46,9 +48,12 @@ samplings = st.builds(
 class Executor:
     """A step loop without its thread: what it has said so far, by request and answer."""
 
-    def __init__(self, num_slots: int, num_blocks: int, step_tokens: int) -> None:
+    def __init__(self, num_slots: int, num_blocks: int, step_tokens: int, cache=None, extent_blocks=1) -> None:
         engine = ReferenceEngine(INFO, num_blocks)
-        self.pool = BlockPool(num_blocks, engine.spec.block_tokens)
+        memory = EngineMemory(engine)  # what it gives back reads as unwritten
+        self.pool = BlockPool(
+            num_blocks, engine.spec.block_tokens, extent_blocks=extent_blocks, memory=memory, cache=cache
+        )
         self.residents = Residents(engine.spec, self.pool, num_slots, INFO.eos_token_ids)
         self.stepper = Stepper(engine, self.residents, self.pool, INFO.eos_token_ids, step_tokens)
         self.base_blocks = self.pool.num_in_use
@@ -72,6 +77,7 @@ class Executor:
         self.residents.miss_deadlines(now, result)
         if self.residents.running:
             self.stepper.step(result)
+        self.pool.give_back(now, idle=not self.residents.running)
         self.take(result)
 
 
@@ -93,9 +99,14 @@ def alone(prompt, sampling):
 
 
 class Histories(RuleBasedStateMachine):
-    @initialize(step_tokens=st.sampled_from([NUM_SLOTS + 2, 11, 30]))
-    def begin(self, step_tokens):
-        self.executor = Executor(NUM_SLOTS, NUM_BLOCKS, step_tokens)
+    @initialize(
+        step_tokens=st.sampled_from([NUM_SLOTS + 2, 11, 30]),
+        kept=st.sampled_from(["nothing", "prompts", "answers"]),
+        extent_blocks=st.sampled_from([1, 3]),
+    )
+    def begin(self, step_tokens, kept, extent_blocks):
+        cache = None if kept == "nothing" else PrefixCache(b"", answers=kept == "answers", idle_blocks=8)
+        self.executor = Executor(NUM_SLOTS, NUM_BLOCKS, step_tokens, cache, extent_blocks)
         self.jobs, self.cut, self.count, self.now = {}, set(), 0, 0.0
 
     @rule(

@@ -6,20 +6,50 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.errors import PoolExhausted
+from headrace.executor.engines.protocol import Int32
 from headrace.executor.kv.block_table import BlockTable
-from headrace.executor.kv.blocks import BlockPool, IntegrityError, Reservation
+from headrace.executor.kv.blocks import HOLD_S, BlockPool, Reservation
+from headrace.executor.kv.integrity import IntegrityError
+from headrace.executor.kv.prefix_cache import PrefixCache
+
+
+class Memory:
+    """Memory that fails when it is told to, or when it is used wrongly."""
+
+    def __init__(self, num_blocks: int, extent_blocks: int) -> None:
+        self.num_blocks, self.extent_blocks = num_blocks, extent_blocks
+        self.mapped: set[int] = set()
+        self.fails = False
+
+    def map_blocks(self, first: int, count: int) -> None:
+        if self.fails:
+            raise PoolExhausted("no memory")
+        blocks = set(range(first, first + count))
+        assert first % self.extent_blocks == 0
+        assert count == min(self.extent_blocks, self.num_blocks - first)
+        assert not blocks & self.mapped
+        self.mapped |= blocks
+
+    def unmap_blocks(self, blocks: Int32) -> None:
+        gone = set(blocks.tolist())
+        assert gone <= self.mapped
+        assert len(gone) == len(blocks)
+        self.mapped -= gone
 
 
 class Blocks(RuleBasedStateMachine):
-    """Random events against a model that counts holders by hand."""
+    """Random events against a model that counts holders by hand; `content` is what each published block stands for."""
 
-    @initialize(num_blocks=st.integers(1, 12))
-    def begin(self, num_blocks: int) -> None:
-        self.pool = BlockPool(num_blocks, 4)
+    @initialize(num_blocks=st.integers(1, 12), extent_blocks=st.integers(1, 4), cached=st.booleans())
+    def begin(self, num_blocks: int, extent_blocks: int, cached: bool) -> None:
+        self.memory = Memory(num_blocks, extent_blocks)
+        self.cache = PrefixCache(b"", idle_blocks=2) if cached else None
+        self.pool = BlockPool(num_blocks, 4, extent_blocks=extent_blocks, memory=self.memory, cache=self.cache)
         self.reservations: list[Reservation] = []
         self.promised: list[int] = []
         self.holders: dict[int, int] = {}
-        self.undrained: set[int] = set()
+        self.content: dict[int, bytes] = {}
+        self.now = 0.0
 
     @rule(count=st.integers(0, 6))
     def reserve(self, count: int) -> None:
@@ -31,19 +61,56 @@ class Blocks(RuleBasedStateMachine):
             self.promised.append(count)
 
     @precondition(lambda self: self.reservations)
-    @rule(data=st.data())
-    def take(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), fails=st.booleans())
+    def take(self, data: st.DataObject, fails: bool) -> None:
         which = data.draw(st.integers(0, len(self.reservations) - 1))
         if not self.promised[which]:
             with pytest.raises(PoolExhausted):
                 self.reservations[which].take()
             return
-        block = self.reservations[which].take()
+        self.memory.fails = fails
+        try:
+            block = self.reservations[which].take()
+        except PoolExhausted:
+            assert fails
+            assert self.memory.mapped <= self.holders.keys(), "there was mapped memory to be had"
+            return
+        finally:
+            self.memory.fails = False
         assert block not in self.holders
         assert 0 <= block < self.pool.num_blocks
         self.holders[block] = 1
         self.promised[which] -= 1
-        self.undrained.discard(block)
+        self.content.pop(block, None)
+
+    @precondition(lambda self: self.cache and self.holders)
+    @rule(data=st.data(), name=st.sampled_from([b"one", b"two", b"three", b"four"]))
+    def publish(self, data: st.DataObject, name: bytes) -> None:
+        block = data.draw(st.sampled_from(sorted(self.holders)))
+        if block not in self.content:
+            known = self.pool.cache.find([name])
+            self.pool.publish(block, name, (len(name),))
+            if not known:
+                self.content[block] = name
+
+    @precondition(lambda self: self.cache and self.reservations)
+    @rule(data=st.data(), name=st.sampled_from([b"one", b"two", b"three", b"four"]))
+    def hit(self, data: st.DataObject, name: bytes) -> None:
+        which = data.draw(st.integers(0, len(self.reservations) - 1))
+        blocks = self.pool.cache.find([name])
+        if not blocks:
+            return
+        (block,) = blocks
+        assert self.content[block] == name
+        costs = self.pool.held_by_nobody(blocks)
+        assert costs == (block not in self.holders)
+        if costs > self.promised[which]:
+            with pytest.raises(PoolExhausted):
+                self.reservations[which].hold(block)
+            return
+        self.reservations[which].hold(block)
+        self.promised[which] -= costs
+        self.holders[block] = self.holders.get(block, 0) + 1
 
     @precondition(lambda self: self.reservations)
     @rule(data=st.data())
@@ -67,28 +134,40 @@ class Blocks(RuleBasedStateMachine):
         assert self.pool.drop(block) == (self.holders[block] == 0)
         if not self.holders[block]:
             del self.holders[block]
-            self.undrained.add(block)
 
-    @rule()
-    def drain(self) -> None:
-        freed = self.pool.drain_freed().tolist()
-        assert len(freed) == len(set(freed))
-        assert set(freed) == self.undrained
-        self.undrained.clear()
+    @rule(seconds=st.sampled_from([0.0, 0.4, HOLD_S]), idle=st.booleans())
+    def give_back(self, seconds: float, idle: bool) -> None:
+        self.now += seconds
+        due_s = self.pool.give_back(self.now, idle=idle)
+        assert due_s is None or 0 < due_s <= HOLD_S
+        if idle:
+            assert self.pool.num_cached <= 2
+        if due_s is None:
+            used = {block // self.memory.extent_blocks for block in self.used()}
+            assert {block // self.memory.extent_blocks for block in self.memory.mapped} == used
+
+    def used(self) -> set[int]:
+        kept = {block for block in range(self.pool.num_blocks) if self.cache and self.cache.is_idle(block)}
+        return kept | self.holders.keys()
 
     @invariant()
     def counts_agree(self) -> None:
-        pool = self.pool
+        pool, state = self.pool, self.pool.state()
         pool.check()
-        assert pool.num_in_use == len(self.holders)
+        assert pool.num_in_use == state.num_held == len(self.holders)
         assert pool.num_free + pool.num_in_use == pool.num_blocks
         assert pool.num_reserved == sum(self.promised)
         assert pool.num_available == pool.num_free - pool.num_reserved >= 0
         assert all(pool.references(block) == count for block, count in self.holders.items())
+        assert self.used() <= self.memory.mapped
+        assert state.num_mapped == len(self.memory.mapped)
+        assert state.num_used == len(self.used())
+        if self.cache:
+            assert {block for block in self.content if self.cache.knows(block)} >= self.used() & self.content.keys()
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBlocks.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 class Tables(RuleBasedStateMachine):
@@ -223,8 +302,63 @@ def test_dropping_or_sharing_a_free_block_is_a_bug() -> None:
 
 
 def test_check_finds_broken_books() -> None:
-    pool = BlockPool(2, 4)
-    pool.reserve(1).take()
-    pool._free.append(pool._free[0])
-    with pytest.raises(IntegrityError):
+    for breaks in (
+        lambda pool: pool._extents.give(0, 0.0),
+        lambda pool: pool._references.__setitem__(3, 1),
+        lambda pool: pool._return_reserved(1),
+        lambda pool: pool.cache._entries.popitem(),
+    ):
+        pool = BlockPool(4, 4, cache=PrefixCache(b""))
+        block = pool.reserve(1).take()
+        pool.publish(block, b"one")
         pool.check()
+        breaks(pool)
+        with pytest.raises(IntegrityError):
+            pool.check()
+
+
+def test_the_least_lately_used_goes_first_and_its_end_before_its_beginning() -> None:
+    pool = BlockPool(4, 4, cache=PrefixCache(b""))
+    table = BlockTable(pool, pool.reserve(3))
+    table.ensure(12)
+    for digest in (b"a", b"ab", b"abc"):
+        table.publish(digest, ())
+    table.release()
+    assert pool.num_available == 4
+    with pool.reserve(2) as reservation:
+        reservation.take()
+        assert len(pool.cache.find([b"a", b"ab", b"abc"])) == 3, "a free block was there"
+        reservation.take()
+        assert len(pool.cache.find([b"a", b"ab", b"abc"])) == 2
+    pool.check()
+
+
+def test_what_is_promised_is_not_given_to_who_finds_it() -> None:
+    pool = BlockPool(2, 4, cache=PrefixCache(b""))
+    table = BlockTable(pool, pool.reserve(1))
+    table.ensure(4)
+    table.publish(b"a", ())
+    table.release()
+    promise = pool.reserve(2)
+    (block,) = pool.cache.find([b"a"])
+    assert pool.held_by_nobody([block]) == 1
+    with pytest.raises(PoolExhausted):
+        pool.reserve(1)
+    assert {promise.take(), promise.take()} == {0, 1}
+    assert pool.cache.find([b"a"]) == []
+
+
+def test_memory_comes_and_goes_by_extents_and_fills_those_in_use_first() -> None:
+    memory = Memory(8, 4)
+    pool = BlockPool(8, 4, extent_blocks=4, memory=memory)
+    with pool.reserve(8) as reservation:
+        blocks = [reservation.take() for _ in range(5)]
+        assert len(memory.mapped) == 8
+        assert pool.state().fragmentation == pytest.approx(3 / 8)
+        for block in blocks[1:]:
+            pool.drop(block)
+        assert reservation.take() // 4 == blocks[0] // 4, "the extent in use has room"
+    assert pool.give_back(HOLD_S / 2) == HOLD_S / 2
+    assert len(memory.mapped) == 8, "steady load may want it again"
+    assert pool.give_back(HOLD_S) is None
+    assert len(memory.mapped) == 4

@@ -58,6 +58,7 @@ class Start(_message.Message):
     BATCH_TRACE_FIELD_NUMBER: _builtins.int
     BATCH_ID_FIELD_NUMBER: _builtins.int
     DISPLACED_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     model: _builtins.str
     precision: _types_pb2.Precision.ValueType
@@ -68,6 +69,8 @@ class Start(_message.Message):
     deadline_ms: _builtins.int
     """time left; 0: none"""
     batch_id: _builtins.str
+    tenant: _builtins.str
+    """whose prompts may share a cache with this one, where the executor keeps tenants apart"""
     @_builtins.property
     def sampling(self) -> _types_pb2.Sampling:
         """max_tokens and seed always set"""
@@ -94,10 +97,11 @@ class Start(_message.Message):
         batch_trace: _types_pb2.TraceContext | None = ...,
         batch_id: _builtins.str = ...,
         displaced: _abc.Iterable[_types_pb2.Displacement] | None = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch_trace", b"batch_trace", "sampling", b"sampling", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "displaced", b"displaced", "model", b"model", "precision", b"precision", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "displaced", b"displaced", "model", b"model", "precision", b"precision", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -195,6 +199,7 @@ class GetStatusResponse(_message.Message):
     NUM_SLOTS_FIELD_NUMBER: _builtins.int
     NUM_STEPS_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     executor_id: _builtins.str
     num_running: _builtins.int
     num_waiting: _builtins.int
@@ -204,6 +209,8 @@ class GetStatusResponse(_message.Message):
     num_slots: _builtins.int
     num_steps: _builtins.int
     num_tokens: _builtins.int
+    @_builtins.property
+    def memory(self) -> Global___MemoryStatus: ...
     def __init__(
         self,
         *,
@@ -216,11 +223,60 @@ class GetStatusResponse(_message.Message):
         num_slots: _builtins.int = ...,
         num_steps: _builtins.int = ...,
         num_tokens: _builtins.int = ...,
+        memory: Global___MemoryStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor_id", b"executor_id", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use", "num_steps", b"num_steps", "num_tokens", b"num_tokens", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor_id", b"executor_id", "memory", b"memory", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use", "num_steps", b"num_steps", "num_tokens", b"num_tokens", "num_waiting", b"num_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class MemoryStatus(_message.Message):
+    """KV memory. A block that no running request holds may be kept for prompts that begin like an earlier one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    MAPPED_BYTES_FIELD_NUMBER: _builtins.int
+    USED_BYTES_FIELD_NUMBER: _builtins.int
+    CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    FRAGMENTATION_FIELD_NUMBER: _builtins.int
+    CACHE_AGE_S_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    block_bytes: _builtins.int
+    mapped_bytes: _builtins.int
+    used_bytes: _builtins.int
+    """of them, those of blocks that are held or kept"""
+    cached_bytes: _builtins.int
+    """of them, those of blocks that are kept"""
+    fragmentation: _builtins.float
+    """the share of mapped memory that is not used"""
+    cache_age_s: _builtins.float
+    """since the kept block that goes next was last held"""
+    prompt_tokens: _builtins.int
+    """since the start"""
+    cached_prompt_tokens: _builtins.int
+    """of them, those that were not computed again"""
+    def __init__(
+        self,
+        *,
+        block_bytes: _builtins.int = ...,
+        mapped_bytes: _builtins.int = ...,
+        used_bytes: _builtins.int = ...,
+        cached_bytes: _builtins.int = ...,
+        fragmentation: _builtins.float = ...,
+        cache_age_s: _builtins.float = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_prompt_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "cache_age_s", b"cache_age_s", "cached_bytes", b"cached_bytes", "cached_prompt_tokens", b"cached_prompt_tokens", "fragmentation", b"fragmentation", "mapped_bytes", b"mapped_bytes", "prompt_tokens", b"prompt_tokens", "used_bytes", b"used_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryStatus: _TypeAlias = MemoryStatus  # noqa: Y015

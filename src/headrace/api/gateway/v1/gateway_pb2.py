@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.api.types.v1 import types_pb2 as headrace_dot_api_dot_types_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%headrace/api/gateway/v1/gateway.proto\x12\x13headrace.gateway.v1\x1a!headrace/api/types/v1/types.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"@\n\nChatPrompt\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .headrace.gateway.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\"\xc3\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\x06tokens\x18\x03 \x01(\x0b\x32 .headrace.gateway.v1.TokenPromptH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.headrace.gateway.v1.ChatPromptH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.types.v1.Sampling\x12.\n\tqos_class\x18\x06 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\x08 \x01(\tB\x08\n\x06prompt\"\x97\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.headrace.types.v1.Logprobs\x12\x36\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1f.headrace.types.v1.FinishReason\x12\'\n\x05usage\x18\x07 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x08 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\"\x13\n\x11ListModelsRequest\"@\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.headrace.gateway.v1.Model\"n\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05ready\x18\x06 \x01(\x08\x32\xca\x01\n\x0eGatewayService\x12Y\n\x08Generate\x12$.headrace.gateway.v1.GenerateRequest\x1a%.headrace.gateway.v1.GenerateResponse0\x01\x12]\n\nListModels\x12&.headrace.gateway.v1.ListModelsRequest\x1a\'.headrace.gateway.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%headrace/api/gateway/v1/gateway.proto\x12\x13headrace.gateway.v1\x1a!headrace/api/types/v1/types.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"@\n\nChatPrompt\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .headrace.gateway.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\"\xc3\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\x06tokens\x18\x03 \x01(\x0b\x32 .headrace.gateway.v1.TokenPromptH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.headrace.gateway.v1.ChatPromptH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.types.v1.Sampling\x12.\n\tqos_class\x18\x06 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\x08 \x01(\tB\x08\n\x06prompt\"\xc9\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.headrace.types.v1.Logprobs\x12\x36\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1f.headrace.types.v1.FinishReason\x12\'\n\x05usage\x18\x07 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x08 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x30\n\x06screen\x18\t \x01(\x0b\x32 .headrace.types.v1.ScreenVerdict\"\x13\n\x11ListModelsRequest\"@\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.headrace.gateway.v1.Model\"n\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05ready\x18\x06 \x01(\x08\x32\xca\x01\n\x0eGatewayService\x12Y\n\x08Generate\x12$.headrace.gateway.v1.GenerateRequest\x1a%.headrace.gateway.v1.GenerateResponse0\x01\x12]\n\nListModels\x12&.headrace.gateway.v1.ListModelsRequest\x1a\'.headrace.gateway.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,13 +41,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST']._serialized_start=244
   _globals['_GENERATEREQUEST']._serialized_end=567
   _globals['_GENERATERESPONSE']._serialized_start=570
-  _globals['_GENERATERESPONSE']._serialized_end=849
-  _globals['_LISTMODELSREQUEST']._serialized_start=851
-  _globals['_LISTMODELSREQUEST']._serialized_end=870
-  _globals['_LISTMODELSRESPONSE']._serialized_start=872
-  _globals['_LISTMODELSRESPONSE']._serialized_end=936
-  _globals['_MODEL']._serialized_start=938
-  _globals['_MODEL']._serialized_end=1048
-  _globals['_GATEWAYSERVICE']._serialized_start=1051
-  _globals['_GATEWAYSERVICE']._serialized_end=1253
+  _globals['_GENERATERESPONSE']._serialized_end=899
+  _globals['_LISTMODELSREQUEST']._serialized_start=901
+  _globals['_LISTMODELSREQUEST']._serialized_end=920
+  _globals['_LISTMODELSRESPONSE']._serialized_start=922
+  _globals['_LISTMODELSRESPONSE']._serialized_end=986
+  _globals['_MODEL']._serialized_start=988
+  _globals['_MODEL']._serialized_end=1098
+  _globals['_GATEWAYSERVICE']._serialized_start=1101
+  _globals['_GATEWAYSERVICE']._serialized_end=1303
 # @@protoc_insertion_point(module_scope)

@@ -142,6 +142,7 @@ class GenerateResponse(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
+    SCREEN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     index: _builtins.int
     """which of the n answers"""
@@ -158,6 +159,10 @@ class GenerateResponse(_message.Message):
 
     @_builtins.property
     def usage(self) -> _types_pb2.Usage: ...
+    @_builtins.property
+    def screen(self) -> _types_pb2.ScreenVerdict:
+        """in the last piece, where the prompt was flagged"""
+
     def __init__(
         self,
         *,
@@ -169,10 +174,11 @@ class GenerateResponse(_message.Message):
         finish_reason: _types_pb2.FinishReason.ValueType = ...,
         usage: _types_pb2.Usage | None = ...,
         precision: _types_pb2.Precision.ValueType = ...,
+        screen: _types_pb2.ScreenVerdict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["screen", b"screen", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "precision", b"precision", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "precision", b"precision", "request_id", b"request_id", "screen", b"screen", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

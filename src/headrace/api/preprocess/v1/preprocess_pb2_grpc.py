@@ -39,6 +39,11 @@ class PreprocessServiceStub(object):
                 request_serializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.PrepareRequest.SerializeToString,
                 response_deserializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.PrepareResponse.FromString,
                 _registered_method=True)
+        self.Screen = channel.unary_unary(
+                '/headrace.preprocess.v1.PreprocessService/Screen',
+                request_serializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.ScreenRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.ScreenResponse.FromString,
+                _registered_method=True)
 
 
 class PreprocessServiceServicer(object):
@@ -50,6 +55,13 @@ class PreprocessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Screen(self, request, context):
+        """Judges one request's texts; runs beside everything else. UNIMPLEMENTED where the service has no screen.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PreprocessServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +69,11 @@ def add_PreprocessServiceServicer_to_server(servicer, server):
                     servicer.Prepare,
                     request_deserializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.PrepareRequest.FromString,
                     response_serializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.PrepareResponse.SerializeToString,
+            ),
+            'Screen': grpc.unary_unary_rpc_method_handler(
+                    servicer.Screen,
+                    request_deserializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.ScreenRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.ScreenResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +103,33 @@ class PreprocessService(object):
             '/headrace.preprocess.v1.PreprocessService/Prepare',
             headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.PrepareRequest.SerializeToString,
             headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.PrepareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Screen(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.preprocess.v1.PreprocessService/Screen',
+            headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.ScreenRequest.SerializeToString,
+            headrace_dot_api_dot_preprocess_dot_v1_dot_preprocess__pb2.ScreenResponse.FromString,
             options,
             channel_credentials,
             insecure,

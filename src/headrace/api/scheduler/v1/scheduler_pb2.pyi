@@ -102,6 +102,7 @@ class Submission(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    PREFIX_HASHES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     model: _builtins.str
     qos_class: _types_pb2.QosClass.ValueType
@@ -115,6 +116,10 @@ class Submission(_message.Message):
     """time left; 0: none"""
     @_builtins.property
     def trace(self) -> _types_pb2.TraceContext: ...
+    @_builtins.property
+    def prefix_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of how the prompt begins, for every 32 tokens: see core/prefix.py"""
+
     def __init__(
         self,
         *,
@@ -128,10 +133,11 @@ class Submission(_message.Message):
         precision: _types_pb2.Precision.ValueType = ...,
         deadline_ms: _builtins.int = ...,
         trace: _types_pb2.TraceContext | None = ...,
+        prefix_hashes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "max_output_tokens", b"max_output_tokens", "model", b"model", "n", b"n", "precision", b"precision", "prompt_tokens", b"prompt_tokens", "qos_class", b"qos_class", "request_id", b"request_id", "tenant", b"tenant", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "max_output_tokens", b"max_output_tokens", "model", b"model", "n", b"n", "precision", b"precision", "prefix_hashes", b"prefix_hashes", "prompt_tokens", b"prompt_tokens", "qos_class", b"qos_class", "request_id", b"request_id", "tenant", b"tenant", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,6 +359,8 @@ class ExecutorReport(_message.Message):
     FINISHED_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     PAUSED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    ADDED_PREFIX_HASHES_FIELD_NUMBER: _builtins.int
+    REMOVED_PREFIX_HASHES_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     num_blocks_in_use: _builtins.int
     num_steps: _builtins.int
@@ -376,6 +384,14 @@ class ExecutorReport(_message.Message):
     def paused_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """all that are displaced now"""
 
+    @_builtins.property
+    def added_prefix_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """beginnings of prompts that its cache has now; a hint, some may be left out"""
+
+    @_builtins.property
+    def removed_prefix_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """and those that it has no longer"""
+
     def __init__(
         self,
         *,
@@ -388,10 +404,12 @@ class ExecutorReport(_message.Message):
         finished_output_tokens: _abc.Iterable[_builtins.int] | None = ...,
         steps: _abc.Iterable[Global___StepSample] | None = ...,
         paused_request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        added_prefix_hashes: _abc.Iterable[_builtins.int] | None = ...,
+        removed_prefix_hashes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finished_output_tokens", b"finished_output_tokens", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "paused_request_ids", b"paused_request_ids", "started_request_ids", b"started_request_ids", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_prefix_hashes", b"added_prefix_hashes", "draining", b"draining", "finished_output_tokens", b"finished_output_tokens", "finished_request_ids", b"finished_request_ids", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_steps", b"num_steps", "paused_request_ids", b"paused_request_ids", "removed_prefix_hashes", b"removed_prefix_hashes", "started_request_ids", b"started_request_ids", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

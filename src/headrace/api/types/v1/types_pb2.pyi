@@ -353,6 +353,36 @@ class Fault(_message.Message):
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final
+class ScreenVerdict(_message.Message):
+    """What a screen says of a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    category: _builtins.str
+    """harm, injection or toxicity; '' where nothing was found"""
+    score: _builtins.float
+    """calibrated probability of the likeliest category"""
+    model: _builtins.str
+    """the screen that judged"""
+    def __init__(
+        self,
+        *,
+        category: _builtins.str = ...,
+        score: _builtins.float = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "model", b"model", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScreenVerdict: _TypeAlias = ScreenVerdict  # noqa: Y015
+
+@_typing.final
 class Displacement(_message.Message):
     """A running request that makes room for another. It keeps its place and goes on when it is resumed."""
 
