@@ -1,6 +1,6 @@
 """One table between errors and gRPC status, used by servers, clients and the faults inside frames.
 
-A status carries google.rpc.ErrorInfo (reason, and field and limit as metadata) and, for overload, RetryInfo.
+A status carries google.rpc.ErrorInfo (reason, and field, limit and category as metadata) and, for overload, RetryInfo.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ def code_of(error: errors.HeadraceError) -> grpc.StatusCode:
 def to_status(error: errors.HeadraceError) -> Status:
     """The rich status that goes out with the call's trailing metadata."""
     info = ErrorInfo(reason=error.reason, domain=DOMAIN)
-    for key, value in (("field", error.field), ("limit", error.limit)):
+    for key, value in (("field", error.field), ("limit", error.limit), ("category", error.category)):
         if value:
             info.metadata[key] = value
     status = Status(code=code_of(error).value[0], message=error.message)
@@ -72,7 +72,11 @@ def from_rpc_error(call: grpc.RpcError | grpc.aio.AioRpcError) -> errors.Headrac
     kind = errors.ERROR_BY_REASON.get(info.reason) if info.domain == DOMAIN else None
     kind = kind or next((error for error, known in _CODES if known is code), errors.EngineFault)
     return kind(
-        message, field=info.metadata.get("field", ""), limit=info.metadata.get("limit", ""), retry_after_s=retry_after_s
+        message,
+        field=info.metadata.get("field", ""),
+        limit=info.metadata.get("limit", ""),
+        retry_after_s=retry_after_s,
+        category=info.metadata.get("category", ""),
     )
 
 

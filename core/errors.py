@@ -9,17 +9,27 @@ from typing import ClassVar
 class HeadraceError(Exception):
     """Root of all errors that a caller may see.
 
-    `field` names the input at fault, `limit` the bound that it broke, `retry_after_s` when to try again.
+    `field` names the input at fault, `limit` the bound that it broke, `retry_after_s` when to try again, `category`
+    what a screen found.
     """
 
     reason: ClassVar[str] = "INTERNAL"
 
-    def __init__(self, message: str, *, field: str = "", limit: str = "", retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str = "",
+        limit: str = "",
+        retry_after_s: float | None = None,
+        category: str = "",
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.field = field
         self.limit = limit
         self.retry_after_s = retry_after_s
+        self.category = category
 
 
 class InvalidRequest(HeadraceError):
