@@ -33,12 +33,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Padding:
+    """How a model's batches are padded: at most `batch_rows` members, lengths in multiples of `align_tokens`."""
+
+    batch_rows: int
+    align_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in one precision on one executor."""
+    """A model in one precision on one executor. `padding` of an encoder: its batches are rectangles."""
 
     name: str
     precision: Precision
     context_tokens: int
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True, slots=True)
