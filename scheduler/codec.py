@@ -8,7 +8,14 @@ from headrace.chassis.status import to_fault
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.commands import Dispatch, Member
-from headrace.scheduler.policy.events import ExecutorEnlisted, ExecutorReported, LoadedModel, Request, StepSample
+from headrace.scheduler.policy.events import (
+    ExecutorEnlisted,
+    ExecutorReported,
+    LoadedModel,
+    Padding,
+    Request,
+    StepSample,
+)
 
 _CLASSES: dict[int, QosClass] = {
     types_pb2.QOS_CLASS_UNSPECIFIED: QosClass.NORMAL,
@@ -45,10 +52,7 @@ def to_enlisted(enlistment: pb.Enlistment) -> ExecutorEnlisted:
     return ExecutorEnlisted(
         executor_id=enlistment.executor_id,
         address=enlistment.address,
-        models=tuple(
-            LoadedModel(model.name, _PRECISIONS.get(model.precision, Precision.ANY), model.context_tokens)
-            for model in enlistment.models
-        ),
+        models=tuple(_to_loaded(model) for model in enlistment.models),
         num_slots=enlistment.num_slots,
         num_blocks=enlistment.num_blocks,
         block_tokens=enlistment.block_tokens,
@@ -56,6 +60,13 @@ def to_enlisted(enlistment: pb.Enlistment) -> ExecutorEnlisted:
         paused_ids=tuple(enlistment.paused_request_ids),
         draining=enlistment.draining,
     )
+
+
+def _to_loaded(model: pb.LoadedModel) -> LoadedModel:
+    padding = None
+    if model.HasField("padding"):
+        padding = Padding(max(1, model.padding.batch_rows), max(1, model.padding.align_tokens))
+    return LoadedModel(model.name, _PRECISIONS.get(model.precision, Precision.ANY), model.context_tokens, padding)
 
 
 def to_reported(executor_id: str, report: pb.ExecutorReport) -> ExecutorReported:

@@ -25,23 +25,96 @@ class ExecuteRequest(_message.Message):
 
     STARTS_FIELD_NUMBER: _builtins.int
     CANCELLED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    ENCODES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Start]: ...
     @_builtins.property
     def cancelled_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def encodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Encode]: ...
     def __init__(
         self,
         *,
         starts: _abc.Iterable[Global___Start] | None = ...,
         cancelled_request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        encodes: _abc.Iterable[Global___Encode] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_request_ids", b"cancelled_request_ids", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_request_ids", b"cancelled_request_ids", "encodes", b"encodes", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
+
+@_typing.final
+class Encode(_message.Message):
+    """One text for an encoder. The members of a batch come from several gateways; who comes too late runs alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    PADDED_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKENS_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
+    NORMALIZE_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    DEADLINE_MS_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    BATCH_TRACE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    model: _builtins.str
+    batch_id: _builtins.str
+    batch_size: _builtins.int
+    """how many members the batch has"""
+    padded_tokens: _builtins.int
+    """what the scheduler counted each of them as; 0: unknown"""
+    token_ids: _builtins.bytes
+    """little-endian uint32, special tokens among them"""
+    first_tokens: _builtins.int
+    """how many of them are of the first of two texts; 0: all"""
+    scores: _builtins.bool
+    """what the model's head gives, not a vector"""
+    pooling: _types_pb2.Pooling.ValueType
+    normalize: _builtins.bool
+    dimensions: _builtins.int
+    """the first so many; 0: all"""
+    deadline_ms: _builtins.int
+    """time left; 0: none"""
+    @_builtins.property
+    def trace(self) -> _types_pb2.TraceContext: ...
+    @_builtins.property
+    def batch_trace(self) -> _types_pb2.TraceContext: ...
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        batch_id: _builtins.str = ...,
+        batch_size: _builtins.int = ...,
+        padded_tokens: _builtins.int = ...,
+        token_ids: _builtins.bytes = ...,
+        first_tokens: _builtins.int = ...,
+        scores: _builtins.bool = ...,
+        pooling: _types_pb2.Pooling.ValueType = ...,
+        normalize: _builtins.bool = ...,
+        dimensions: _builtins.int = ...,
+        deadline_ms: _builtins.int = ...,
+        trace: _types_pb2.TraceContext | None = ...,
+        batch_trace: _types_pb2.TraceContext | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch_trace", b"batch_trace", "trace", b"trace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_size", b"batch_size", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "dimensions", b"dimensions", "first_tokens", b"first_tokens", "model", b"model", "normalize", b"normalize", "padded_tokens", b"padded_tokens", "pooling", b"pooling", "request_id", b"request_id", "scores", b"scores", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Encode: _TypeAlias = Encode  # noqa: Y015
 
 @_typing.final
 class Start(_message.Message):
@@ -112,20 +185,55 @@ class ExecuteResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTPUTS_FIELD_NUMBER: _builtins.int
+    ENCODED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]: ...
+    @_builtins.property
+    def encoded(self) -> _containers.RepeatedCompositeFieldContainer[Global___Encoded]: ...
     def __init__(
         self,
         *,
         outputs: _abc.Iterable[Global___Output] | None = ...,
+        encoded: _abc.Iterable[Global___Encoded] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoded", b"encoded", "outputs", b"outputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+
+@_typing.final
+class Encoded(_message.Message):
+    """One text's vector or scores."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    values: _builtins.bytes
+    """little-endian float32"""
+    @_builtins.property
+    def fault(self) -> _types_pb2.Fault:
+        """set: the request failed"""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        values: _builtins.bytes = ...,
+        fault: _types_pb2.Fault | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "request_id", b"request_id", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Encoded: _TypeAlias = Encoded  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.api.types.v1 import types_pb2 as headrace_dot_api_dot_types_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%headrace/api/gateway/v1/gateway.proto\x12\x13headrace.gateway.v1\x1a!headrace/api/types/v1/types.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"@\n\nChatPrompt\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .headrace.gateway.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\"\xc3\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\x06tokens\x18\x03 \x01(\x0b\x32 .headrace.gateway.v1.TokenPromptH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.headrace.gateway.v1.ChatPromptH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.types.v1.Sampling\x12.\n\tqos_class\x18\x06 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\x08 \x01(\tB\x08\n\x06prompt\"\xc9\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.headrace.types.v1.Logprobs\x12\x36\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1f.headrace.types.v1.FinishReason\x12\'\n\x05usage\x18\x07 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x08 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x30\n\x06screen\x18\t \x01(\x0b\x32 .headrace.types.v1.ScreenVerdict\"\x13\n\x11ListModelsRequest\"@\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.headrace.gateway.v1.Model\"n\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05ready\x18\x06 \x01(\x08\x32\xca\x01\n\x0eGatewayService\x12Y\n\x08Generate\x12$.headrace.gateway.v1.GenerateRequest\x1a%.headrace.gateway.v1.GenerateResponse0\x01\x12]\n\nListModels\x12&.headrace.gateway.v1.ListModelsRequest\x1a\'.headrace.gateway.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%headrace/api/gateway/v1/gateway.proto\x12\x13headrace.gateway.v1\x1a!headrace/api/types/v1/types.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"@\n\nChatPrompt\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .headrace.gateway.v1.ChatMessage\" \n\x0bTokenPrompt\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\"\xc3\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\x06tokens\x18\x03 \x01(\x0b\x32 .headrace.gateway.v1.TokenPromptH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.headrace.gateway.v1.ChatPromptH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.types.v1.Sampling\x12.\n\tqos_class\x18\x06 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\x08 \x01(\tB\x08\n\x06prompt\"\xc9\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12-\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1b.headrace.types.v1.Logprobs\x12\x36\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x1f.headrace.types.v1.FinishReason\x12\'\n\x05usage\x18\x07 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x08 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x30\n\x06screen\x18\t \x01(\x0b\x32 .headrace.types.v1.ScreenVerdict\"\xcc\x02\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\x30\n\x06tokens\x18\x03 \x03(\x0b\x32 .headrace.gateway.v1.TokenPrompt\x12+\n\x07pooling\x18\x04 \x01(\x0e\x32\x1a.headrace.types.v1.Pooling\x12\x16\n\tnormalize\x18\x05 \x01(\x08H\x00\x88\x01\x01\x12\x12\n\ndimensions\x18\x06 \x01(\r\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x12.\n\tqos_class\x18\x08 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\t \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\n \x01(\tB\x0c\n\n_normalize\"\xa2\x01\n\rEmbedResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ndimensions\x18\x02 \x01(\r\x12\x0f\n\x07vectors\x18\x03 \x01(\x0c\x12\'\n\x05usage\x18\x04 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x05 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\"\xd6\x01\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\r\n\x05top_n\x18\x04 \x01(\r\x12\x10\n\x08truncate\x18\x05 \x01(\x08\x12.\n\tqos_class\x18\x06 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\x07 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\x08 \x01(\t\"\xb4\x01\n\x0eRerankResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x34\n\x07results\x18\x02 \x03(\x0b\x32#.headrace.gateway.v1.RankedDocument\x12\'\n\x05usage\x18\x03 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x04 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\".\n\x0eRankedDocument\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x02\"\xc5\x01\n\x0f\x43lassifyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12\r\n\x05top_n\x18\x03 \x01(\r\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12.\n\tqos_class\x18\x05 \x01(\x0e\x32\x1b.headrace.types.v1.QosClass\x12/\n\tprecision\x18\x06 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x12\n\nrequest_id\x18\x07 \x01(\t\"\xb6\x01\n\x10\x43lassifyResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x34\n\x07results\x18\x02 \x03(\x0b\x32#.headrace.gateway.v1.Classification\x12\'\n\x05usage\x18\x03 \x01(\x0b\x32\x18.headrace.types.v1.Usage\x12/\n\tprecision\x18\x04 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\"A\n\x0e\x43lassification\x12/\n\x06labels\x18\x01 \x03(\x0b\x32\x1f.headrace.gateway.v1.LabelScore\"*\n\nLabelScore\x12\r\n\x05label\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\"\x13\n\x11ListModelsRequest\"@\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.headrace.gateway.v1.Model\"n\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\r\n\x05ready\x18\x06 \x01(\x08\x32\xc6\x03\n\x0eGatewayService\x12Y\n\x08Generate\x12$.headrace.gateway.v1.GenerateRequest\x1a%.headrace.gateway.v1.GenerateResponse0\x01\x12N\n\x05\x45mbed\x12!.headrace.gateway.v1.EmbedRequest\x1a\".headrace.gateway.v1.EmbedResponse\x12Q\n\x06Rerank\x12\".headrace.gateway.v1.RerankRequest\x1a#.headrace.gateway.v1.RerankResponse\x12W\n\x08\x43lassify\x12$.headrace.gateway.v1.ClassifyRequest\x1a%.headrace.gateway.v1.ClassifyResponse\x12]\n\nListModels\x12&.headrace.gateway.v1.ListModelsRequest\x1a\'.headrace.gateway.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,12 +42,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATEREQUEST']._serialized_end=567
   _globals['_GENERATERESPONSE']._serialized_start=570
   _globals['_GENERATERESPONSE']._serialized_end=899
-  _globals['_LISTMODELSREQUEST']._serialized_start=901
-  _globals['_LISTMODELSREQUEST']._serialized_end=920
-  _globals['_LISTMODELSRESPONSE']._serialized_start=922
-  _globals['_LISTMODELSRESPONSE']._serialized_end=986
-  _globals['_MODEL']._serialized_start=988
-  _globals['_MODEL']._serialized_end=1098
-  _globals['_GATEWAYSERVICE']._serialized_start=1101
-  _globals['_GATEWAYSERVICE']._serialized_end=1303
+  _globals['_EMBEDREQUEST']._serialized_start=902
+  _globals['_EMBEDREQUEST']._serialized_end=1234
+  _globals['_EMBEDRESPONSE']._serialized_start=1237
+  _globals['_EMBEDRESPONSE']._serialized_end=1399
+  _globals['_RERANKREQUEST']._serialized_start=1402
+  _globals['_RERANKREQUEST']._serialized_end=1616
+  _globals['_RERANKRESPONSE']._serialized_start=1619
+  _globals['_RERANKRESPONSE']._serialized_end=1799
+  _globals['_RANKEDDOCUMENT']._serialized_start=1801
+  _globals['_RANKEDDOCUMENT']._serialized_end=1847
+  _globals['_CLASSIFYREQUEST']._serialized_start=1850
+  _globals['_CLASSIFYREQUEST']._serialized_end=2047
+  _globals['_CLASSIFYRESPONSE']._serialized_start=2050
+  _globals['_CLASSIFYRESPONSE']._serialized_end=2232
+  _globals['_CLASSIFICATION']._serialized_start=2234
+  _globals['_CLASSIFICATION']._serialized_end=2299
+  _globals['_LABELSCORE']._serialized_start=2301
+  _globals['_LABELSCORE']._serialized_end=2343
+  _globals['_LISTMODELSREQUEST']._serialized_start=2345
+  _globals['_LISTMODELSREQUEST']._serialized_end=2364
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2366
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2430
+  _globals['_MODEL']._serialized_start=2432
+  _globals['_MODEL']._serialized_end=2542
+  _globals['_GATEWAYSERVICE']._serialized_start=2545
+  _globals['_GATEWAYSERVICE']._serialized_end=2999
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,21 @@ class GatewayServiceStub(object):
                 request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/headrace.gateway.v1.GatewayService/Embed',
+                request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/headrace.gateway.v1.GatewayService/Rerank',
+                request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.RerankRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.RerankResponse.FromString,
+                _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/headrace.gateway.v1.GatewayService/Classify',
+                request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/headrace.gateway.v1.GatewayService/ListModels',
                 request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsRequest.SerializeToString,
@@ -51,6 +66,27 @@ class GatewayServiceServicer(object):
 
     def Generate(self, request, context):
         """Streams an answer as it is generated. The deadline is the call's own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """One vector a text, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """The documents by how well they answer the query, best first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """The labels of each text, most probable first, from a model with a classification head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -69,6 +105,21 @@ def add_GatewayServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.GenerateRequest.FromString,
                     response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.EmbedRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.RerankRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.RerankResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ClassifyRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ClassifyResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -103,6 +154,87 @@ class GatewayService(object):
             '/headrace.gateway.v1.GatewayService/Generate',
             headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.GenerateRequest.SerializeToString,
             headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.gateway.v1.GatewayService/Embed',
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.EmbedRequest.SerializeToString,
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.gateway.v1.GatewayService/Rerank',
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.RerankRequest.SerializeToString,
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.gateway.v1.GatewayService/Classify',
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ClassifyRequest.SerializeToString,
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,6 +33,12 @@ class GatewayServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GatewayServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_gateway_pb2.GenerateRequest, _gateway_pb2.GenerateResponse]
     """Streams an answer as it is generated. The deadline is the call's own."""
+    Embed: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.EmbedRequest, _gateway_pb2.EmbedResponse]
+    """One vector a text, in order."""
+    Rerank: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.RerankRequest, _gateway_pb2.RerankResponse]
+    """The documents by how well they answer the query, best first."""
+    Classify: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ClassifyRequest, _gateway_pb2.ClassifyResponse]
+    """The labels of each text, most probable first, from a model with a classification head."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListModelsRequest, _gateway_pb2.ListModelsResponse]
 
 @_typing.type_check_only
@@ -40,6 +46,12 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_gateway_pb2.GenerateRequest, _gateway_pb2.GenerateResponse]  # type: ignore[assignment]
     """Streams an answer as it is generated. The deadline is the call's own."""
+    Embed: _aio.UnaryUnaryMultiCallable[_gateway_pb2.EmbedRequest, _gateway_pb2.EmbedResponse]  # type: ignore[assignment]
+    """One vector a text, in order."""
+    Rerank: _aio.UnaryUnaryMultiCallable[_gateway_pb2.RerankRequest, _gateway_pb2.RerankResponse]  # type: ignore[assignment]
+    """The documents by how well they answer the query, best first."""
+    Classify: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ClassifyRequest, _gateway_pb2.ClassifyResponse]  # type: ignore[assignment]
+    """The labels of each text, most probable first, from a model with a classification head."""
     ListModels: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListModelsRequest, _gateway_pb2.ListModelsResponse]  # type: ignore[assignment]
 
 class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -50,6 +62,30 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.GenerateResponse], _abc.AsyncIterator[_gateway_pb2.GenerateResponse]]:
         """Streams an answer as it is generated. The deadline is the call's own."""
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _gateway_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.EmbedResponse, _abc.Awaitable[_gateway_pb2.EmbedResponse]]:
+        """One vector a text, in order."""
+
+    @_abc_1.abstractmethod
+    def Rerank(
+        self,
+        request: _gateway_pb2.RerankRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.RerankResponse, _abc.Awaitable[_gateway_pb2.RerankResponse]]:
+        """The documents by how well they answer the query, best first."""
+
+    @_abc_1.abstractmethod
+    def Classify(
+        self,
+        request: _gateway_pb2.ClassifyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.ClassifyResponse, _abc.Awaitable[_gateway_pb2.ClassifyResponse]]:
+        """The labels of each text, most probable first, from a model with a classification head."""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -26,7 +26,7 @@ from headrace.api.gateway.v1 import gateway_pb2 as headrace_dot_api_dot_gateway_
 from headrace.api.types.v1 import types_pb2 as headrace_dot_api_dot_types_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+headrace/api/preprocess/v1/preprocess.proto\x12\x16headrace.preprocess.v1\x1a%headrace/api/gateway/v1/gateway.proto\x1a!headrace/api/types/v1/types.proto\"D\n\x0ePrepareRequest\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.headrace.preprocess.v1.PrepareItem\"\xab\x01\n\x0bPrepareItem\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.headrace.gateway.v1.ChatPromptH\x00\x12.\n\x05trace\x18\x05 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContextB\x08\n\x06prompt\"F\n\x0fPrepareResponse\x12\x33\n\x05items\x18\x01 \x03(\x0b\x32$.headrace.preprocess.v1.PreparedItem\"^\n\x0cPreparedItem\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\'\n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x18.headrace.types.v1.Fault\"b\n\rScreenRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12.\n\x05trace\x18\x03 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"C\n\x0eScreenResponse\x12\x31\n\x07verdict\x18\x01 \x01(\x0b\x32 .headrace.types.v1.ScreenVerdict2\xcc\x01\n\x11PreprocessService\x12^\n\x07Prepare\x12&.headrace.preprocess.v1.PrepareRequest\x1a\'.headrace.preprocess.v1.PrepareResponse(\x01\x30\x01\x12W\n\x06Screen\x12%.headrace.preprocess.v1.ScreenRequest\x1a&.headrace.preprocess.v1.ScreenResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+headrace/api/preprocess/v1/preprocess.proto\x12\x16headrace.preprocess.v1\x1a%headrace/api/gateway/v1/gateway.proto\x1a!headrace/api/types/v1/types.proto\"D\n\x0ePrepareRequest\x12\x32\n\x05items\x18\x01 \x03(\x0b\x32#.headrace.preprocess.v1.PrepareItem\"\xe2\x01\n\x0bPrepareItem\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12/\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x1f.headrace.gateway.v1.ChatPromptH\x00\x12\x35\n\x05texts\x18\x06 \x01(\x0b\x32$.headrace.preprocess.v1.EncoderTextsH\x00\x12.\n\x05trace\x18\x05 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContextB\x08\n\x06prompt\"T\n\x0c\x45ncoderTexts\x12\x32\n\x05texts\x18\x01 \x03(\x0b\x32#.headrace.preprocess.v1.EncoderText\x12\x10\n\x08truncate\x18\x02 \x01(\x08\"7\n\x0b\x45ncoderText\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\x04pair\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_pair\"F\n\x0fPrepareResponse\x12\x33\n\x05items\x18\x01 \x03(\x0b\x32$.headrace.preprocess.v1.PreparedItem\"\x94\x01\n\x0cPreparedItem\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\'\n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x18.headrace.types.v1.Fault\x12\x34\n\x05texts\x18\x04 \x03(\x0b\x32%.headrace.preprocess.v1.EncoderTokens\"8\n\rEncoderTokens\x12\x11\n\ttoken_ids\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_tokens\x18\x02 \x01(\r\"b\n\rScreenRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12.\n\x05trace\x18\x03 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"C\n\x0eScreenResponse\x12\x31\n\x07verdict\x18\x01 \x01(\x0b\x32 .headrace.types.v1.ScreenVerdict2\xcc\x01\n\x11PreprocessService\x12^\n\x07Prepare\x12&.headrace.preprocess.v1.PrepareRequest\x1a\'.headrace.preprocess.v1.PrepareResponse(\x01\x30\x01\x12W\n\x06Screen\x12%.headrace.preprocess.v1.ScreenRequest\x1a&.headrace.preprocess.v1.ScreenResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,15 +36,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREPAREREQUEST']._serialized_start=145
   _globals['_PREPAREREQUEST']._serialized_end=213
   _globals['_PREPAREITEM']._serialized_start=216
-  _globals['_PREPAREITEM']._serialized_end=387
-  _globals['_PREPARERESPONSE']._serialized_start=389
-  _globals['_PREPARERESPONSE']._serialized_end=459
-  _globals['_PREPAREDITEM']._serialized_start=461
-  _globals['_PREPAREDITEM']._serialized_end=555
-  _globals['_SCREENREQUEST']._serialized_start=557
-  _globals['_SCREENREQUEST']._serialized_end=655
-  _globals['_SCREENRESPONSE']._serialized_start=657
-  _globals['_SCREENRESPONSE']._serialized_end=724
-  _globals['_PREPROCESSSERVICE']._serialized_start=727
-  _globals['_PREPROCESSSERVICE']._serialized_end=931
+  _globals['_PREPAREITEM']._serialized_end=442
+  _globals['_ENCODERTEXTS']._serialized_start=444
+  _globals['_ENCODERTEXTS']._serialized_end=528
+  _globals['_ENCODERTEXT']._serialized_start=530
+  _globals['_ENCODERTEXT']._serialized_end=585
+  _globals['_PREPARERESPONSE']._serialized_start=587
+  _globals['_PREPARERESPONSE']._serialized_end=657
+  _globals['_PREPAREDITEM']._serialized_start=660
+  _globals['_PREPAREDITEM']._serialized_end=808
+  _globals['_ENCODERTOKENS']._serialized_start=810
+  _globals['_ENCODERTOKENS']._serialized_end=866
+  _globals['_SCREENREQUEST']._serialized_start=868
+  _globals['_SCREENREQUEST']._serialized_end=966
+  _globals['_SCREENRESPONSE']._serialized_start=968
+  _globals['_SCREENRESPONSE']._serialized_end=1035
+  _globals['_PREPROCESSSERVICE']._serialized_start=1038
+  _globals['_PREPROCESSSERVICE']._serialized_end=1242
 # @@protoc_insertion_point(module_scope)

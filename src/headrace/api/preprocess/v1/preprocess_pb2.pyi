@@ -50,12 +50,15 @@ class PrepareItem(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     model: _builtins.str
     text: _builtins.str
     @_builtins.property
     def chat(self) -> _gateway_pb2.ChatPrompt: ...
+    @_builtins.property
+    def texts(self) -> Global___EncoderTexts: ...
     @_builtins.property
     def trace(self) -> _types_pb2.TraceContext: ...
     def __init__(
@@ -65,17 +68,68 @@ class PrepareItem(_message.Message):
         model: _builtins.str = ...,
         text: _builtins.str = ...,
         chat: _gateway_pb2.ChatPrompt | None = ...,
+        texts: Global___EncoderTexts | None = ...,
         trace: _types_pb2.TraceContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "text", b"text", "trace", b"trace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "text", b"text", "texts", b"texts", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "text", b"text", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "prompt", b"prompt", "request_id", b"request_id", "text", b"text", "texts", b"texts", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat"]  # noqa: Y015
+    _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "texts"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_prompt) -> _WhichOneofReturnType_prompt | None: ...
 
 Global___PrepareItem: _TypeAlias = PrepareItem  # noqa: Y015
+
+@_typing.final
+class EncoderTexts(_message.Message):
+    """Texts for an encoder, or pairs of texts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    TRUNCATE_FIELD_NUMBER: _builtins.int
+    truncate: _builtins.bool
+    """cut what is longer than the model's context, else refuse it"""
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedCompositeFieldContainer[Global___EncoderText]: ...
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[Global___EncoderText] | None = ...,
+        truncate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts", "truncate", b"truncate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncoderTexts: _TypeAlias = EncoderTexts  # noqa: Y015
+
+@_typing.final
+class EncoderText(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    pair: _builtins.str
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        pair: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pair", b"_pair", "pair", b"pair"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pair", b"_pair", "pair", b"pair", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pair: _TypeAlias = _typing.Literal["pair"]  # noqa: Y015
+    _WhichOneofArgType__pair: _TypeAlias = _typing.Literal["_pair", b"_pair"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pair) -> _WhichOneofReturnType__pair | None: ...
+
+Global___EncoderText: _TypeAlias = EncoderText  # noqa: Y015
 
 @_typing.final
 class PrepareResponse(_message.Message):
@@ -104,6 +158,7 @@ class PreparedItem(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     token_ids: _builtins.bytes
     """little-endian uint32"""
@@ -111,20 +166,49 @@ class PreparedItem(_message.Message):
     def fault(self) -> _types_pb2.Fault:
         """set: the item failed"""
 
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedCompositeFieldContainer[Global___EncoderTokens]:
+        """one for each of the item's texts"""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         token_ids: _builtins.bytes = ...,
         fault: _types_pb2.Fault | None = ...,
+        texts: _abc.Iterable[Global___EncoderTokens] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "request_id", b"request_id", "texts", b"texts", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PreparedItem: _TypeAlias = PreparedItem  # noqa: Y015
+
+@_typing.final
+class EncoderTokens(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKENS_FIELD_NUMBER: _builtins.int
+    token_ids: _builtins.bytes
+    """little-endian uint32, special tokens among them"""
+    first_tokens: _builtins.int
+    """how many of them are of the first of two texts"""
+    def __init__(
+        self,
+        *,
+        token_ids: _builtins.bytes = ...,
+        first_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_tokens", b"first_tokens", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EncoderTokens: _TypeAlias = EncoderTokens  # noqa: Y015
 
 @_typing.final
 class ScreenRequest(_message.Message):

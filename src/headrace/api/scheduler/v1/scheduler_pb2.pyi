@@ -180,6 +180,7 @@ class Placement(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     BATCH_TRACE_FIELD_NUMBER: _builtins.int
     DISPLACED_FIELD_NUMBER: _builtins.int
+    PADDED_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     executor_id: _builtins.str
     executor_address: _builtins.str
@@ -187,6 +188,8 @@ class Placement(_message.Message):
     batch_size: _builtins.int
     close_reason: Global___CloseReason.ValueType
     precision: _types_pb2.Precision.ValueType
+    padded_tokens: _builtins.int
+    """the batch's padded length, where its model pads; 0: the executor's choice"""
     @_builtins.property
     def batch_trace(self) -> _types_pb2.TraceContext: ...
     @_builtins.property
@@ -205,10 +208,11 @@ class Placement(_message.Message):
         precision: _types_pb2.Precision.ValueType = ...,
         batch_trace: _types_pb2.TraceContext | None = ...,
         displaced: _abc.Iterable[_types_pb2.Displacement] | None = ...,
+        padded_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch_trace", b"batch_trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_size", b"batch_size", "batch_trace", b"batch_trace", "close_reason", b"close_reason", "displaced", b"displaced", "executor_address", b"executor_address", "executor_id", b"executor_id", "precision", b"precision", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_size", b"batch_size", "batch_trace", b"batch_trace", "close_reason", b"close_reason", "displaced", b"displaced", "executor_address", b"executor_address", "executor_id", b"executor_id", "padded_tokens", b"padded_tokens", "precision", b"precision", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -326,10 +330,15 @@ class LoadedModel(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     precision: _types_pb2.Precision.ValueType
     digest: _builtins.str
     context_tokens: _builtins.int
+    @_builtins.property
+    def padding(self) -> Global___Padding:
+        """set: its batches are rectangles"""
+
     def __init__(
         self,
         *,
@@ -337,14 +346,41 @@ class LoadedModel(_message.Message):
         precision: _types_pb2.Precision.ValueType = ...,
         digest: _builtins.str = ...,
         context_tokens: _builtins.int = ...,
+        padding: Global___Padding | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["padding", b"padding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_tokens", b"context_tokens", "digest", b"digest", "name", b"name", "precision", b"precision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_tokens", b"context_tokens", "digest", b"digest", "name", b"name", "padding", b"padding", "precision", b"precision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LoadedModel: _TypeAlias = LoadedModel  # noqa: Y015
+
+@_typing.final
+class Padding(_message.Message):
+    """How a model's batches are padded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_ROWS_FIELD_NUMBER: _builtins.int
+    ALIGN_TOKENS_FIELD_NUMBER: _builtins.int
+    batch_rows: _builtins.int
+    """most members of a batch"""
+    align_tokens: _builtins.int
+    """padded lengths are multiples of it"""
+    def __init__(
+        self,
+        *,
+        batch_rows: _builtins.int = ...,
+        align_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["align_tokens", b"align_tokens", "batch_rows", b"batch_rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Padding: _TypeAlias = Padding  # noqa: Y015
 
 @_typing.final
 class ExecutorReport(_message.Message):

@@ -99,6 +99,32 @@ FINISH_REASON_PARTIAL: FinishReason.ValueType  # 5
 FINISH_REASON_FAULT: FinishReason.ValueType  # 6
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
+class _Pooling:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PoolingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pooling.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POOLING_UNSPECIFIED: _Pooling.ValueType  # 0
+    """the default, MEAN"""
+    POOLING_MEAN: _Pooling.ValueType  # 1
+    POOLING_CLS: _Pooling.ValueType  # 2
+    """the first token's"""
+    POOLING_LAST: _Pooling.ValueType  # 3
+    """the last token's"""
+
+class Pooling(_Pooling, metaclass=_PoolingEnumTypeWrapper):
+    """How a text's token vectors become one."""
+
+POOLING_UNSPECIFIED: Pooling.ValueType  # 0
+"""the default, MEAN"""
+POOLING_MEAN: Pooling.ValueType  # 1
+POOLING_CLS: Pooling.ValueType  # 2
+"""the first token's"""
+POOLING_LAST: Pooling.ValueType  # 3
+"""the last token's"""
+Global___Pooling: _TypeAlias = Pooling  # noqa: Y015
+
 @_typing.final
 class Sampling(_message.Message):
     """How tokens are chosen. A field left out takes the default named beside it."""
