@@ -53,7 +53,8 @@ def list_models(home: Home) -> None:
     """The installed models."""
     repository = Repository(home)
     entries = [repository.get(name) for name in repository.names()]
-    table = Table("name", "kind", "context", "size", "license", "source", box=None, header_style="bold")
+    table = Table("name", "kind", "context", "size", "license", box=None, header_style="bold")
+    table.add_column("source", overflow="fold")
     for entry in entries:
         size = sum(path.stat().st_size for path in entry.folder.iterdir())
         cells = (entry.info.kind, str(entry.info.context_tokens), f"{size / 1e6:.0f} MB", entry.license, entry.source)
@@ -76,6 +77,8 @@ def show(
     files = data.pop("files", {})
     checked = {f"check.{key}": value for key, value in data.pop("check", {}).items()}
     table = Table(box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a digest is there to be copied
     for key, value in {"name": name, "folder": entry.folder, **data, **checked}.items():
         table.add_row(key, str(value))
     for file in files:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import EngineNotReady, InvalidRequest
+from headrace.core.errors import EngineNotReady, InvalidRequest, Unavailable
 from headrace.models import reference
 from headrace.models.convert import convert
 from headrace.models.fetch import fetch
@@ -36,9 +36,16 @@ def add(home: Path, text: str, progress: Progress, *, name: str = "", force: boo
     name = check_name(name or default_name(source))
     if name == reference.NAME:
         raise InvalidRequest(f"{name!r} is the built-in model's name: give another with --name", field="name")
+    try:
+        return _add(home, source, name, force, progress)
+    except OSError as error:
+        raise Unavailable(f"{name!r} cannot be added: {error}") from error
+
+
+def _add(home: Path, source: Source, name: str, force: bool, progress: Progress) -> Added:
     store = Store(home)
     store.sweep()
-    with store.locked(name):
+    with store.locked(name, waiting=lambda: progress("wait for another add", None)):
         if isinstance(source, Wheel) and (known := _installed(home, name, source.digest, force)):
             return Added(known, changed=False)
         with store.staged(name) as folder:

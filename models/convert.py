@@ -12,12 +12,21 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from headrace.core.errors import InvalidRequest
-from headrace.models import bert_forward, bert_graph, check, gguf_export, gguf_tokenizer, gguf_weights
+from headrace.models import (
+    bert_forward,
+    bert_graph,
+    check,
+    gguf_export,
+    gguf_tokenizer,
+    gguf_weights,
+    onnx_source,
+    torch_converter,
+)
+from headrace.models.environment import Environment
 from headrace.models.gguf_file import GgufFile
 from headrace.models.gguf_forward import ARCHITECTURES, GgufForward
 from headrace.models.graph import Graph
-from headrace.models.source import Format, Found, read_json
-from headrace.models.torch_converter import TorchConverter
+from headrace.models.source import Format, Found, is_decoder, read_json
 
 Stage = Callable[[str], None]
 """Is told the name of the step that begins."""
@@ -51,9 +60,9 @@ def convert(found: Found, folder: Path, home: Path, stage: Stage) -> Converted:
         case Format.BERT:
             return _bert(found.path, folder, stage)
         case Format.OPENVINO | Format.ONNX:
-            return _graph(found, folder, stage)
+            return _graph(found, folder, onnx_source.environment(home), stage)
         case Format.DECODER:
-            return _decoder(found.path, folder, TorchConverter(home / "converter"), stage)
+            return _decoder(found.path, folder, torch_converter.environment(home), stage)
 
 
 def _gguf(path: Path, folder: Path, stage: Stage) -> Converted:
@@ -113,10 +122,15 @@ def _bert(source: Path, folder: Path, stage: Stage) -> Converted:
     )
 
 
-def _graph(found: Found, folder: Path, stage: Stage) -> Converted:
-    """A graph that is there already, or one that OpenVINO reads. There is no source to compare it with."""
+def _graph(found: Found, folder: Path, runtime: Environment, stage: Stage) -> Converted:
+    """A graph that is there already, or an ONNX encoder, which is compared with what ONNX Runtime computes of it."""
     stage("convert")
     texts = next((path.parent for path in found.files if path.name == TOKENIZER), found.path.parent)
+    config = read_json(texts / "config.json")
+    if found.format is Format.ONNX and is_decoder(config):
+        raise InvalidRequest(
+            "a decoder is not taken from ONNX: add its safetensors, GGUF or OpenVINO IR instead", field="source"
+        )
     try:
         model = ov.Core().read_model(found.path)
     except RuntimeError as error:
@@ -125,10 +139,16 @@ def _graph(found: Found, folder: Path, stage: Stage) -> Converted:
         ) from error
     ov.save_model(model, folder / GRAPH, compress_to_fp16=False)
     tokenizer = _copy_texts(texts, folder)
-    stage("check")
-    graph = Graph(folder / GRAPH)
-    check.check_sane(graph.outputs(_probes(tokenizer)))
-    config = read_json(texts / "config.json")
+    graph, probes = Graph(folder / GRAPH), _probes(tokenizer)
+    if found.format is Format.ONNX:
+        _install(runtime, stage)
+        stage("check")
+        expected = onnx_source.outputs(runtime, found.path, folder.parent / "runtime", probes)
+        checked = _measured("ONNX Runtime", check.compare(expected, graph.outputs(probes), check.EXACT))
+    else:
+        stage("check")
+        check.check_sane(graph.outputs(probes))
+        checked = _sanity_only()
     if graph.kind == "encoder":
         _want_mean_pooling(texts)
     return Converted(
@@ -137,21 +157,19 @@ def _graph(found: Found, folder: Path, stage: Stage) -> Converted:
         vocab_size=int(config["vocab_size"]) if graph.kind == "encoder" else graph.output_size or config["vocab_size"],
         eos_token_ids=_eos_token_ids(texts, config) if graph.kind == "decoder" else (),
         weights="as in the source",
-        check=_sanity_only(),
+        check=checked,
     )
 
 
-def _decoder(source: Path, folder: Path, converter: TorchConverter, stage: Stage) -> Converted:
+def _decoder(source: Path, folder: Path, torch: Environment, stage: Stage) -> Converted:
     config = read_json(source / "config.json")
     context_tokens = _decoder_context(config)
     tokenizer = _copy_texts(source, folder)
     probes = _probes(tokenizer)
-    if not converter.ready:
-        stage("install the converter")
-        converter.install()
+    _install(torch, stage)
     stage("convert")
     work = folder.parent / "export"
-    expected = converter.run(source, work, probes)
+    expected = torch_converter.export(torch, source, work, probes)
     for name in (GRAPH, "openvino_model.bin"):
         (work / name).rename(folder / name)
     stage("check")
@@ -166,6 +184,12 @@ def _decoder(source: Path, folder: Path, converter: TorchConverter, stage: Stage
         weights="int8",
         check=_measured("transformers' forward pass in float32", agreement),
     )
+
+
+def _install(environment: Environment, stage: Stage) -> None:
+    if not environment.ready:
+        stage("install the converter")
+        environment.install()
 
 
 def _load_bert(source: Path) -> dict[str, bert_forward.Float32]:

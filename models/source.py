@@ -98,7 +98,16 @@ def default_name(source: Source) -> str:
         case Hub():
             return source.repository.rpartition("/")[2].lower()
         case Local():
-            return source.path.name if source.path.is_dir() else source.path.stem
+            return _folder_or_stem(source.path)
+
+
+def _folder_or_stem(path: Path) -> str:
+    """A folder's name, or a file's unless it is what all exports are called."""
+    if path.is_dir():
+        return path.name
+    if path.stem not in ("model", "openvino_model"):
+        return path.stem
+    return (path.parent.parent if path.parent.name in ("onnx", "openvino") else path.parent).name
 
 
 class Format(Enum):
@@ -142,7 +151,9 @@ def _of_file(path: Path) -> Found:
         case ".gguf":
             return Found(Format.GGUF, path, (path,))
         case ".xml":
-            return Found(Format.OPENVINO, path, _with_texts(path.parent, [path, path.with_suffix(".bin")]))
+            if not (weights := path.with_suffix(".bin")).is_file():
+                raise InvalidRequest(f"{path} has no {weights.name} beside it", field="source")
+            return Found(Format.OPENVINO, path, _with_texts(path.parent, [path, weights]))
         case ".onnx":
             beside = [file for file in path.parent.glob(f"{path.name}*data") if file.is_file()]
             return Found(Format.ONNX, path, _with_texts(_texts_folder(path), [path, *beside]))
@@ -168,10 +179,19 @@ def _of_config(folder: Path) -> Format:
     config = read_json(folder / "config.json")
     if config.get("model_type") == "bert":
         return Format.BERT
-    architectures = config.get("architectures") or ["an unnamed architecture"]
-    if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
+    if is_decoder(config):
         return Format.DECODER
-    raise InvalidRequest(f"{architectures[0]} is neither a decoder nor a BERT encoder", field="source")
+    (architecture, *_) = config.get("architectures") or ["an unnamed architecture"]
+    raise InvalidRequest(
+        f"{architecture} is neither a decoder nor a BERT encoder, which is all that is taken from safetensors: "
+        "an encoder may be added from its ONNX file",
+        field="source",
+    )
+
+
+def is_decoder(config: dict[str, Any]) -> bool:
+    """Whether a config.json is that of a model that generates text."""
+    return any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in config.get("architectures") or ())
 
 
 def read_json(path: Path) -> dict[str, Any]:

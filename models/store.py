@@ -7,7 +7,7 @@ lock a name keeps two writers apart; whoever holds it may clear what a writer th
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from headrace.models.manifest import FILE_NAME, Manifest, file_digest, render
 from headrace.models.repository import Repository
 
 LOCK_TIMEOUT_S = 600.0
+FULL_BYTES = 16 * 2**20  # with less free than this a write has failed for want of it, whatever the writer says
 
 
 def check_name(name: str) -> str:
@@ -38,23 +39,43 @@ class Store:
         self.root = home / "models"
 
     @contextmanager
-    def locked(self, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-        """Holds the name against other writers. Raises Unavailable if another one keeps it for longer."""
+    def locked(
+        self, name: str, timeout_s: float = LOCK_TIMEOUT_S, waiting: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """Holds the name against other writers; `waiting` is called where one has to be waited for.
+
+        Raises Unavailable if it keeps the name for longer.
+        """
         (self.home / "locks").mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.home / "locks" / f"{check_name(name)}.lock")
         try:
-            with FileLock(self.home / "locks" / f"{check_name(name)}.lock", timeout=timeout_s):
-                yield
+            lock.acquire(timeout=0)
         except Timeout:
-            raise Unavailable(f"model {name!r} is being written by another process") from None
+            waiting()
+            try:
+                lock.acquire(timeout=timeout_s)
+            except Timeout:
+                raise Unavailable(f"model {name!r} is being written by another process") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Path]:
-        """An empty folder to make the model in, removed on exit. The caller holds the name's lock."""
+        """An empty folder to make the model in, removed on exit. The caller holds the name's lock.
+
+        Raises Unavailable in place of what a full disk made of the block.
+        """
         work = self._work(name)
         self._clear(name)
         (work / "new").mkdir(parents=True)
         try:
             yield work / "new"
+        except Exception as error:
+            if shutil.disk_usage(work).free < FULL_BYTES:
+                raise Unavailable(f"the disk that holds {self.home} is full: {name!r} is not added") from error
+            raise
         finally:
             self._clear(name)
 

@@ -208,7 +208,7 @@ def test_what_the_hub_refuses_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
 
 def test_a_repository_without_weights_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
     (hub.folder / "model.safetensors").unlink()
-    with pytest.raises(InvalidRequest, match="^hf:org/tiny cannot be added: it holds no safetensors, GGUF"):
+    with pytest.raises(InvalidRequest, match=r"^hf:org/tiny cannot be added: it holds no safetensors, GGUF"):
         add_model(tmp_path, "hf:org/tiny", silent)
 
 

@@ -70,6 +70,23 @@ def test_several_models_in_a_folder_are_named(tmp_path: Path) -> None:
         find(tmp_path)
 
 
+def test_a_graph_without_its_weights_is_said(tmp_path: Path) -> None:
+    (tmp_path / "openvino_model.xml").touch()
+    with pytest.raises(InvalidRequest, match=r"openvino_model\.xml has no openvino_model\.bin beside it$"):
+        find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("e5/onnx/model.onnx", "e5"), ("e5/model.onnx", "e5"), ("e5/openvino_model.xml", "e5"), ("e5/q8.onnx", "q8")],
+)
+def test_a_file_that_is_called_as_all_are_takes_its_folders_name(tmp_path: Path, path: str, name: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert default_name(parse(str(file))) == name
+
+
 def test_a_kind_that_is_not_served_is_named(tmp_path: Path, write_bert: Write) -> None:
     folder = write_bert(tmp_path)
     (folder / "config.json").write_text('{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}')

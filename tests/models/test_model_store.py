@@ -1,5 +1,6 @@
 """A model enters the repository whole or not at all, and leaves it at once."""
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -89,6 +90,36 @@ def test_a_model_whose_replacement_died_between_the_renames_comes_back(tmp_path:
     (tmp_path / "models/tiny").rename(tmp_path / "tmp-tiny/old")
     Store(tmp_path).sweep()
     assert (tmp_path / "models/tiny/weights").read_text() == "one"
+
+
+def test_a_second_writer_says_that_it_waits_and_then_goes_on(tmp_path: Path) -> None:
+    held, told, entered = threading.Event(), threading.Event(), threading.Event()
+
+    def second() -> None:
+        assert held.wait(30)
+        with Store(tmp_path).locked("tiny", waiting=told.set):
+            entered.set()
+
+    writer = threading.Thread(target=second)
+    writer.start()
+    with Store(tmp_path).locked("tiny"):
+        held.set()
+        assert told.wait(30)
+        assert not entered.is_set()
+    writer.join(30)
+    assert entered.is_set()
+
+
+def test_on_a_full_disk_that_is_what_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+
+    def fail() -> None:
+        with Store(tmp_path).staged("tiny"):
+            raise RuntimeError("basic_ios::clear: iostream error")  # OpenVINO's word for it
+
+    with pytest.raises(Unavailable, match=r"^the disk that holds .* is full: 'tiny' is not added$"):
+        fail()
+    assert not list(tmp_path.glob("tmp-*"))
 
 
 def test_removed_models_are_gone(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.models import app
-from headrace.core.errors import EngineNotReady, HeadraceError, ModelNotFound
+from headrace.core.errors import EngineNotReady, HeadraceError, ModelNotFound, Unavailable
+from headrace.models import reference
 
 
 def run(*words: object) -> str:
@@ -35,6 +36,19 @@ def test_a_model_is_added_listed_shown_and_removed(tmp_path: Path, write_bert: C
     assert "removed small" in run("remove", "small", *home)
     with pytest.raises(ModelNotFound):
         run("show", "small", *home)
+
+
+def test_digests_are_shown_whole_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    digest = reference.install(tmp_path).info.digest
+    shown = run("show", "reference", "--home", tmp_path)
+    assert digest in "".join(line.split()[-1] for line in shown.splitlines() if line.strip())
+
+
+def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path, write_bert: Callable[..., Path]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match=r"'tiny' cannot be added: .*Not a directory"):
+        run("add", write_bert(tmp_path / "tiny"), "--home", tmp_path / "file")
 
 
 @pytest.mark.parametrize("command", ["show", "remove"])

@@ -1,7 +1,9 @@
 """Safetensors decoders go through an environment of their own; here a stand-in for its Python shows what is asked."""
 
+import dataclasses
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +11,11 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFault, Unavailable
+from headrace.models import environment as environments
 from headrace.models import torch_converter
 from headrace.models.convert import PROBE_TEXTS, PROBE_TOKENS
 from headrace.models.graph import Graph
 from headrace.models.repository import ModelEntry
-from headrace.models.torch_converter import TorchConverter
 
 Write = Callable[..., Path]
 Add = Callable[..., ModelEntry]
@@ -71,14 +73,40 @@ def test_its_last_words_are_the_error(tmp_path: Path, write_decoder_texts: Write
 
 def test_an_environment_of_other_requirements_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment(tmp_path, "")
-    converter = TorchConverter(tmp_path / "converter")
+    converter = torch_converter.environment(tmp_path)
     assert converter.ready
-    monkeypatch.setattr(torch_converter, "REQUIREMENTS", ("nothing==0",))
-    assert not converter.ready
+    other = dataclasses.replace(converter, requirements=("nothing==0",))
+    assert not other.ready
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Unavailable, match=r"decoders cannot be made: exit code 1$"):
-        converter.install()
-    assert not converter.ready
+        other.install()
+    assert not other.ready
+
+
+def test_two_that_want_an_environment_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would else clear it under the first one's feet."""
+    made: list[str] = []
+    started, second_came = threading.Event(), threading.Event()
+    wanted = torch_converter.environment(tmp_path)
+
+    def run(command: list[str]) -> None:
+        if started.is_set() and "venv" in command:
+            second_came.set()
+        made.append(command[2])
+        (tmp_path / "converter/bin").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "converter/bin/python").touch()
+        started.set()
+        second_came.wait(0.3)  # long enough for one that is not kept out
+
+    monkeypatch.setattr(environments, "_run", run)
+    threads = [threading.Thread(target=wanted.install) for _ in range(2)]
+    threads[0].start()
+    assert started.wait(30)
+    threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert made.count("venv") == 1
+    assert wanted.ready
 
 
 def test_end_tokens_of_the_generation_settings_come_first(
