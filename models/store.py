@@ -18,6 +18,7 @@ from headrace.models.manifest import FILE_NAME, Manifest, file_digest, render
 from headrace.models.repository import Repository
 
 LOCK_TIMEOUT_S = 600.0
+OPENVINO_CANNOT_WRITE = "iostream error"  # all that it says; the half-written file it has removed by then
 FULL_BYTES = 16 * 2**20  # with less free than this a write has failed for want of it, whatever the writer says
 
 
@@ -73,7 +74,7 @@ class Store:
         try:
             yield work / "new"
         except Exception as error:
-            if shutil.disk_usage(work).free < FULL_BYTES:
+            if shutil.disk_usage(work).free < FULL_BYTES or OPENVINO_CANNOT_WRITE in str(error):
                 raise Unavailable(f"the disk that holds {self.home} is full: {name!r} is not added") from error
             raise
         finally:

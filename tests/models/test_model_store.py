@@ -110,12 +110,17 @@ def test_a_second_writer_says_that_it_waits_and_then_goes_on(tmp_path: Path) -> 
     assert entered.is_set()
 
 
-def test_on_a_full_disk_that_is_what_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+@pytest.mark.parametrize(
+    ("free_bytes", "words"), [(0, "pip: no"), (2**40, "OpenVINO: basic_ios::clear: iostream error")]
+)
+def test_on_a_full_disk_that_is_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, words: str
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(2**40, 0, free_bytes))
 
     def fail() -> None:
         with Store(tmp_path).staged("tiny"):
-            raise RuntimeError("basic_ios::clear: iostream error")  # OpenVINO's word for it
+            raise RuntimeError(words)
 
     with pytest.raises(Unavailable, match=r"^the disk that holds .* is full: 'tiny' is not added$"):
         fail()
