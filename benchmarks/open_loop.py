@@ -6,7 +6,7 @@ Standard library only: peer drivers run it inside their own environments, so eve
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 ClassStream = Callable[..., AsyncIterator[int]]
@@ -76,8 +76,8 @@ def poisson_times(rate: float, window_s: float, seed: int) -> list[float]:
     return times
 
 
-def steady_rate(outcomes: Sequence[Outcome]) -> float:
+def steady_rate(ended_s: Iterable[float]) -> float:
     """Answers a second over the middle half of a burst's answers, where neither its beginning nor its end shows."""
-    ends = sorted(outcome.ended_s for outcome in outcomes)
+    ends = sorted(ended_s)
     first, last = len(ends) // 4, 3 * len(ends) // 4
     return (last - first) / (ends[last] - ends[first])

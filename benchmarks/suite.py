@@ -22,12 +22,13 @@ STOP_S = 60.0
 
 
 class Suite:
-    """A running suite and a client of it. `pid` is the supervisor's."""
+    """A running suite and a client of it. `pid` is the supervisor's, `scheduler` the address of its scheduler."""
 
-    def __init__(self, client: AsyncClient, model: str, pid: int) -> None:
+    def __init__(self, client: AsyncClient, model: str, pid: int, scheduler: str) -> None:
         self.client = client
         self.model = model
         self.pid = pid
+        self.scheduler = scheduler
 
     async def stream(self, prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
         """Tokens of each piece; the shape that the closed loop drives."""
@@ -53,10 +54,7 @@ async def started(model: str, log: Path, settings: Mapping[str, str] | None = No
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=os.environ
-            | (settings or {})
-            | addresses
-            | {"HEADRACE_GATEWAY__SCHEDULER": addresses["HEADRACE_SCHEDULER__LISTEN"]},
+            env=os.environ | (settings or {}) | addresses,
             start_new_session=True,
         )
     gateway = addresses["HEADRACE_GATEWAY__LISTEN"]
@@ -64,7 +62,7 @@ async def started(model: str, log: Path, settings: Mapping[str, str] | None = No
     try:
         await _await_ready(process, serving, log)
         async with AsyncClient(gateway) as client:
-            yield Suite(client, model, process.pid)
+            yield Suite(client, model, process.pid, addresses["HEADRACE_SCHEDULER__LISTEN"])
     finally:
         await _stop(process)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
-from headrace.benchmarks.scenarios import buckets, exact, overhead, saturate, sched, single, static, vip
+from headrace.benchmarks.scenarios import agree, buckets, exact, overhead, saturate, sched, single, static, vip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "mixed lengths: continuous batching through the suite against static batching on the bare engine",
         static.run,
         ("static.throughput_ratio", "static.p99_ratio"),
+    ),
+    "agree": Scenario(
+        "a recorded trace through the suite and through the simulator: throughput and mean waits of both",
+        agree.run,
+        ("agree.throughput_gap", "agree.wait_gap", "agree.ttft_gap"),
     ),
     "sched": Scenario(
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",

@@ -43,7 +43,8 @@ async def run(lab: Lab) -> Report:
             started(lab.model, lab.log("suite-fcfs"), {"HEADRACE_SCHEDULER__ORDER": "fcfs"})
         )
         lab.say(f"a burst of {BURST} requests")
-        capacity = steady_rate(await open_loop(_stream(ours), _burst(prompts, lab.seed), float("inf")))
+        burst = await open_loop(_stream(ours), _burst(prompts, lab.seed), float("inf"))
+        capacity = steady_rate(each.ended_s for each in burst)
         lab.say(f"{capacity:.2f} requests/s; the flood is {OVERLOAD * capacity:.2f}")
         for number in range(lab.rounds):
             arrivals = flood(prompts, OVERLOAD * capacity, window_s, lab.seed + number)

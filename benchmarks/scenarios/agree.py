@@ -1,0 +1,223 @@
+"""agree: the suite on a recorded trace, and the simulator on the same requests: do throughput and waits agree?
+
+The simulator is given the step times that the suite's scheduler has learned, and one factor on them for what the step
+loop, the services and the clients take beside the engine: the one that makes a burst last as long in both. The trace
+comes after that, and nothing is fitted to it.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+
+import numpy as np
+
+from headrace.benchmarks.figures import Figure, Report, Row
+from headrace.benchmarks.lab import Lab
+from headrace.benchmarks.open_loop import steady_rate
+from headrace.benchmarks.prompts import Prompts
+from headrace.benchmarks.suite import Suite, started
+from headrace.chassis import signals
+from headrace.client.scheduler_admin import ExecutorStatus, SchedulerAdmin, StepModel
+from headrace.client.values import Qos
+from headrace.core.errors import Unavailable
+from headrace.core.request import QosClass
+from headrace.simulator.executor import Device
+from headrace.simulator.policies import LIMITS
+from headrace.simulator.step_times import StepTimes
+from headrace.simulator.workload.arrival import Arrival
+from headrace.simulator.workload.traces import load_trace
+from headrace.simulator.world import Setup, World
+from headrace.standalone.span_reader import SETTLE_S, SpanReader, open_reader
+from headrace.standalone.spans import default_database
+
+TRACE = "azure_llm_2023_conv"
+SHRINK = 4
+MOST = (1024, 256)
+"""Lengths are a quarter of the recorded ones, and at most these: a CPU serves enough of them so."""
+LOAD = 1.1
+"""Of what the suite can answer: waits are then long enough to be compared."""
+WINDOWS = 3
+BURST = 192
+CLASSES: tuple[tuple[Qos, float], ...] = (("realtime", 0.1), ("normal", 0.6), ("batch", 0.3))
+SUITE, SIMULATED = "suite", "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Of one request: seconds from its arrival until an executor had it, to its first token and to its end, and when
+    that was since the beginning."""
+
+    qos: str
+    wait_s: float
+    ttft_s: float
+    total_s: float
+    ended_s: float
+    num_tokens: int
+
+
+async def run(lab: Lab) -> Report:
+    """A burst to calibrate by, then the trace, `rounds` times with other requests of it, each simulated too."""
+    prompts, drawn = lab.prompts(), random.Random(lab.seed)
+    trace = load_trace(TRACE, np.random.default_rng(lab.seed), duration_s=None, rate_scale=1.0, folder=lab.workloads)
+    if trace.times is None:
+        raise Unavailable(f"{TRACE} has no times")
+    lengths = [_shrunk(*each) for each in zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True)]
+    rounds: list[tuple[list[Seen], list[Seen]]] = []
+    async with started(lab.model, lab.log("suite")) as suite, SchedulerAdmin(suite.scheduler) as admin:
+        lab.say(f"a burst of {BURST}")
+        burst = [_arrival(drawn, 0.0, *drawn.choice(lengths)) for _ in range(BURST)]
+        await serve(lab, suite, prompts, burst)  # the first learns the step times
+        measured = await serve(lab, suite, prompts, burst)
+        status = await admin.status()
+        device = calibrated(status.step_models[0], status.executors[0], burst, measured)
+        capacity = steady_rate(seen.ended_s for seen in measured)
+        for number in range(lab.rounds):
+            arrivals = excerpt(trace.times.tolist(), lengths, LOAD * capacity, WINDOWS * lab.window_s, drawn)
+            lab.say(f"round {number + 1} of {lab.rounds}: {len(arrivals)} requests at {LOAD * capacity:.2f} a second")
+            rounds.append((await serve(lab, suite, prompts, arrivals), simulated(device, arrivals)))
+    return report(lab, rounds, device, capacity)
+
+
+def excerpt(
+    times: Sequence[float], lengths: Sequence[tuple[int, int]], rate: float, window_s: float, drawn: random.Random
+) -> list[Arrival]:
+    """Consecutive requests of the trace from a random one on, `window_s` long once their rate is `rate`."""
+    count = max(2, round(rate * window_s))
+    begin = drawn.randrange(max(1, len(times) - count))
+    chosen = list(zip(times[begin : begin + count], lengths[begin : begin + count], strict=True))
+    first, span = chosen[0][0], max(chosen[-1][0] - chosen[0][0], 1e-9)
+    return [_arrival(drawn, (time_s - first) / span * window_s, *each) for time_s, each in chosen]
+
+
+def _shrunk(prompt: float, answer: float) -> tuple[int, int]:
+    return min(max(2, round(prompt / SHRINK)), MOST[0]), min(max(1, round(answer / SHRINK)), MOST[1])
+
+
+def _arrival(drawn: random.Random, at_s: float, prompt_tokens: int, answer_tokens: int) -> Arrival:
+    (qos,) = drawn.choices([name for name, _ in CLASSES], [share for _, share in CLASSES])
+    return Arrival(at_s, QosClass[qos.upper()], "", prompt_tokens, answer_tokens, answer_tokens)
+
+
+async def serve(lab: Lab, suite: Suite, prompts: Prompts, arrivals: Sequence[Arrival]) -> list[Seen]:
+    """Each request sent at its time, and its queue span read when all have ended. Raises Unavailable if one is lost."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time() + 0.5
+    drawn = [prompts.draw(arrival.prompt_tokens) for arrival in arrivals]
+
+    async def send(arrival: Arrival, prompt: Sequence[int]) -> tuple[str, Seen]:
+        await asyncio.sleep(begun + arrival.time_s - loop.time())
+        asked, first, total, request_id = loop.time(), 0.0, 0, ""
+        async for piece in suite.client.stream(
+            suite.model,
+            prompt,
+            qos=_name(arrival.qos_class),
+            max_tokens=arrival.output_tokens,
+            ignore_eos=True,
+        ):
+            first, total, request_id = first or loop.time(), total + len(piece.token_ids), piece.request_id
+        ended = loop.time()
+        return request_id, Seen(_name(arrival.qos_class), 0.0, first - asked, ended - asked, ended - begun, total)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(send(*each)) for each in zip(arrivals, drawn, strict=True)]
+    await asyncio.sleep(SETTLE_S)
+    with open_reader(default_database(lab.home)) as reader:
+        return [_with_wait(reader, *task.result()) for task in tasks]
+
+
+def _with_wait(reader: SpanReader, request_id: str, seen: Seen) -> Seen:
+    waits = [span.duration_ns / 1e9 for span in reader.find(request_id) if span.name == signals.SCHEDULER_QUEUE]
+    if not waits:
+        raise Unavailable(f"the queue span of {request_id} was not kept")
+    return Seen(**{**asdict(seen), "wait_s": sum(waits)})
+
+
+def _name(qos: QosClass) -> Qos:
+    return next(name for name, _ in CLASSES if QosClass[name.upper()] is qos)
+
+
+def calibrated(
+    steps: StepModel, executor: ExecutorStatus, burst: Sequence[Arrival], measured: Sequence[Seen]
+) -> Device:
+    """The executor as the scheduler knows it, its step times stretched until the burst lasts as long as it did."""
+    times = StepTimes(steps.step_ms / 1000, steps.decode_ms / 1000, steps.prefill_token_ms / 1000, 0.0)
+    lasted_s = max(seen.ended_s for seen in measured)
+    low, high = 0.25, 4.0
+    for _ in range(16):
+        middle = (low * high) ** 0.5
+        device = _device(executor, times, middle)
+        if max(seen.ended_s for seen in simulated(device, burst)) < lasted_s:
+            low = middle
+        else:
+            high = middle
+    return _device(executor, times, (low * high) ** 0.5)
+
+
+def _device(executor: ExecutorStatus, times: StepTimes, factor: float) -> Device:
+    stretched = StepTimes(*(factor * each for each in astuple(times)))
+    return Device(num_slots=executor.num_slots, num_blocks=executor.num_blocks, times=stretched)
+
+
+def simulated(device: Device, arrivals: Sequence[Arrival]) -> list[Seen]:
+    """The same requests in virtual time. Raises Unavailable if one does not finish."""
+    duration_s = max(arrival.time_s for arrival in arrivals)
+    done = World(Setup(LIMITS, (device,), duration_s), arrivals).run()
+    return [
+        Seen(_name(job.qos_class), job.waited_s, job.ttft_s, job.total_s, job.arrived_at + job.total_s, job.generated)
+        for job in done.jobs
+        if job.waited_s is not None and job.ttft_s is not None and job.total_s is not None
+    ]
+
+
+def report(lab: Lab, rounds: Sequence[tuple[list[Seen], list[Seen]]], device: Device, capacity: float) -> Report:
+    """Over all rounds: throughput of all requests until the last has ended, mean waits of each class."""
+    systems = {SUITE: [suite for suite, _ in rounds], SIMULATED: [simulation for _, simulation in rounds]}
+    waits = {system: _mean(each, None) for system, each in systems.items()}
+    rates = {system: _throughput(each) for system, each in systems.items()}
+    firsts = {system: _mean(each, None, "ttft_s") for system, each in systems.items()}
+    rows = [
+        Row(
+            system,
+            {
+                "tokens/s": f"{rates[system]:,.0f}",
+                "mean wait s": f"{waits[system]:.2f}",
+                **{f"{name} s": f"{_mean(each, name):.2f}" for name, _ in CLASSES},
+                "TTFT s": f"{firsts[system]:.2f}",
+                "requests": f"{sum(map(len, systems[system])):,}",
+            },
+        )
+        for system, each in systems.items()
+    ]
+    return Report(
+        "agree",
+        [
+            Figure("agree.throughput_gap", _gap(rates[SIMULATED], rates[SUITE])),
+            Figure("agree.wait_gap", _gap(waits[SIMULATED], waits[SUITE])),
+            Figure("agree.ttft_gap", _gap(firsts[SIMULATED], firsts[SUITE])),
+        ],
+        rows,
+        settings=lab.settings()
+        | {"trace": TRACE, "load": LOAD, "capacity_rps": capacity, "shrink": SHRINK, "device": asdict(device)},
+        raw={system: [[asdict(seen) for seen in r] for r in each] for system, each in systems.items()},
+        notes=[
+            "waits are from the scheduler's queue spans; a class's wait is until an executor was told of the request",
+            f"step times: {1000 * device.times.base_s:.2f} ms + {1000 * device.times.per_decode_s:.3f} ms a decode + "
+            f"{1000 * device.times.per_prefill_token_s:.3f} ms a prefill token",
+        ],
+    )
+
+
+def _throughput(rounds: Sequence[Sequence[Seen]]) -> float:
+    tokens = sum(seen.num_tokens for each in rounds for seen in each)
+    return tokens / sum(max(seen.ended_s for seen in each) for each in rounds)
+
+
+def _mean(rounds: Sequence[Sequence[Seen]], qos: str | None, what: str = "wait_s") -> float:
+    values = [getattr(seen, what) for each in rounds for seen in each if qos in (None, seen.qos)]
+    return sum(values) / len(values) if values else float("nan")
+
+
+def _gap(value: float, other: float) -> float:
+    """As a share of the other."""
+    return abs(value - other) / other if other else float("nan")
