@@ -2,11 +2,17 @@
 
 # spans
 GATEWAY_GENERATE = "gateway.generate"
+GATEWAY_EMBED = "gateway.embed"
+GATEWAY_RERANK = "gateway.rerank"
+GATEWAY_CLASSIFY = "gateway.classify"
 PREPROCESS_PREPARE = "preprocess.prepare"
+PREPROCESS_SCREEN = "preprocess.screen"
 SCHEDULER_QUEUE = "scheduler.queue"
 SCHEDULER_BATCH = "scheduler.batch"
 EXECUTOR_PREFILL = "executor.prefill"
 EXECUTOR_DECODE = "executor.decode"
+EXECUTOR_ENCODE = "executor.encode"
+EXECUTOR_BATCH = "executor.batch"
 
 # attributes of the OpenTelemetry GenAI conventions
 GENAI_OPERATION = "gen_ai.operation.name"
@@ -22,6 +28,13 @@ ERROR_TYPE = "error.type"
 REQUEST_ID = "headrace.request.id"
 QOS_CLASS = "headrace.qos_class"
 TENANT = "headrace.tenant"
+SCREEN_POLICY = "headrace.screen.policy"
+SCREEN_VERDICT = "headrace.screen.verdict"  # pass, a category, or none: no verdict in time
+SCREEN_SCORE = "headrace.screen.score"
+SCREEN_MODEL = "headrace.screen.model"
+SCREEN_MS = "headrace.screen.ms"  # from the call's admission to the verdict
+SCREEN_HELD_MS = "headrace.screen.held_ms"  # how long tokens that were there waited for the verdict
+SCREEN_WINDOWS = "headrace.screen.windows"
 PRECISION = "headrace.precision"
 TTFT_MS = "headrace.ttft_ms"
 PROMPT_TOKENS = "headrace.prompt_tokens"
@@ -33,8 +46,11 @@ BATCH_ID = "headrace.batch.id"
 BATCH_SIZE = "headrace.batch.size"
 BATCH_TOKENS = "headrace.batch.tokens"
 BATCH_PADDING = "headrace.batch.padding_tokens"
+BATCH_FILL = "headrace.batch.fill"  # tokens / (tokens + padding tokens)
 BATCH_BUCKET = "headrace.batch.bucket"
 BATCH_CLOSE_REASON = "headrace.batch.close_reason"
 BATCH_CLASSES = "headrace.batch.classes"
+NUM_TEXTS = "headrace.num_texts"
+PADDED_TOKENS = "headrace.padded_tokens"
 NUM_STEPS = "headrace.num_steps"
 NUM_CHUNKS = "headrace.num_chunks"

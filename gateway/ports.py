@@ -19,13 +19,30 @@ class Message:
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderText:
+    """A text for an encoder, or with `pair` two of them that belong together."""
+
+    text: str
+    pair: str | None = None
+
+
+EncoderTokens = tuple[NDArray[np.uint32], int]
+"""Token ids [T], special ones among them, and how many of them are of the first of two texts."""
+
+
 class Preparer(Protocol):
-    """Turns a prompt into token ids; inline or over the preprocess service."""
+    """Turns prompts and texts into token ids; inline or over the preprocess service."""
 
     async def prepare(
         self, request_id: str, model: str, prompt: str | Sequence[Message], parent: Context
     ) -> NDArray[np.uint32]:
         """Token ids [T]. Raises InvalidRequest or ModelNotFound. Records span preprocess.prepare under `parent`."""
+
+    async def prepare_texts(
+        self, request_id: str, model: str, texts: Sequence[EncoderText], truncate: bool, parent: Context
+    ) -> Sequence[EncoderTokens]:
+        """An encoder's texts, in order; with `truncate` cut to the model's context. Raises and records as `prepare`."""
 
 
 class TextStream(Protocol):

@@ -1,5 +1,7 @@
 """Preparing in this process: the pipeline under a span. What the gateway runs by default, and the service too."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.context import Context
@@ -7,6 +9,7 @@ from opentelemetry.trace import Tracer
 
 from headrace.chassis import signals
 from headrace.core.errors import HeadraceError
+from headrace.preprocess.encoder_texts import EncoderTokens, Text
 from headrace.preprocess.pipeline import Pipeline, Prompt
 
 
@@ -28,3 +31,21 @@ class InlinePreparer:
                 raise
             span.set_attribute(signals.PROMPT_TOKENS, len(token_ids))
             return token_ids
+
+    async def prepare_texts(
+        self, request_id: str, model: str, texts: Sequence[Text], truncate: bool, parent: Context
+    ) -> list[EncoderTokens]:
+        """An encoder's texts, in order: see `tokenise_texts`. Records span preprocess.prepare under `parent`."""
+        attributes: dict[str, str | int] = {
+            signals.REQUEST_ID: request_id,
+            signals.GENAI_MODEL: model,
+            signals.NUM_TEXTS: len(texts),
+        }
+        with self._tracer.start_as_current_span(signals.PREPROCESS_PREPARE, parent, attributes=attributes) as span:
+            try:
+                tokens = await self._pipeline.prepare_texts(model, texts, truncate=truncate)
+            except HeadraceError as error:
+                span.set_attribute(signals.ERROR_TYPE, error.reason)
+                raise
+            span.set_attribute(signals.PROMPT_TOKENS, sum(len(token_ids) for token_ids, _ in tokens))
+            return tokens

@@ -1,18 +1,21 @@
 """The CPU stages of one prompt: chat template, then tokenise; in a bounded pool of threads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import InvalidRequest
+from headrace.preprocess.encoder_texts import EncoderTokens, Text, tokenise_texts
 from headrace.preprocess.template import ChatMessage
 from headrace.preprocess.text_models import TextModel, TextModels
 
 Prompt = str | Sequence[ChatMessage]
+Done = TypeVar("Done")
 
 INLINE_CHARACTERS = 512
 """A prompt up to this long is prepared on the event loop: SmolLM2's tokenizer takes a few hundred microseconds
@@ -32,9 +35,19 @@ class Pipeline:
         loaded = self._texts.loaded(model)
         if loaded and _num_characters(prompt) <= INLINE_CHARACTERS:
             return tokenise(loaded, prompt)
+        return await self._in_thread(lambda: tokenise(self._texts.load(model), prompt))
+
+    async def prepare_texts(self, model: str, texts: Sequence[Text], *, truncate: bool) -> list[EncoderTokens]:
+        """An encoder's texts: see `tokenise_texts`. Raises InvalidRequest, ModelNotFound."""
+        loaded = self._texts.loaded(model)
+        if loaded and sum(len(each.text) + len(each.pair or "") for each in texts) <= INLINE_CHARACTERS:
+            return tokenise_texts(loaded, texts, truncate=truncate)
+        return await self._in_thread(lambda: tokenise_texts(self._texts.load(model), texts, truncate=truncate))
+
+    async def _in_thread(self, work: Callable[[], Done]) -> Done:
         await self._slots.acquire()
         loop = asyncio.get_running_loop()
-        job = self._pool.submit(lambda: tokenise(self._texts.load(model), prompt))
+        job = self._pool.submit(work)
         # The slot comes back with the thread, not with a caller that gave up: the pool never has a queue.
         job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._slots.release))
         return await asyncio.wrap_future(job)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from headrace.chassis.outbox import MEMBER_OVERHEAD_BYTES, Outbox
 from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import InvalidRequest, Unavailable
+from headrace.preprocess.encoder_texts import EncoderTokens, Text
 from headrace.preprocess.pipeline import Prompt
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ Frames = grpc.aio.StreamStreamCall[pb.PrepareRequest, pb.PrepareResponse]
 @dataclass(frozen=True, slots=True)
 class _Pending:
     item: pb.PrepareItem
-    answer: asyncio.Future[NDArray[np.uint32]]
+    answer: asyncio.Future[pb.PreparedItem]
 
 
 class RemotePreparer:
@@ -59,13 +60,25 @@ class RemotePreparer:
 
     async def prepare(self, request_id: str, model: str, prompt: Prompt, parent: Context) -> NDArray[np.uint32]:
         """Token ids [T]. Raises InvalidRequest, ModelNotFound, or Unavailable where no answer came in time."""
+        field = "prompt.text" if isinstance(prompt, str) else "chat"
+        prepared = await self._prepared(to_item(request_id, model, prompt, parent), field)
+        return np.frombuffer(prepared.token_ids, dtype="<u4")
+
+    async def prepare_texts(
+        self, request_id: str, model: str, texts: Sequence[Text], truncate: bool, parent: Context
+    ) -> list[EncoderTokens]:
+        """An encoder's texts, in order. Raises as `prepare` does."""
+        prepared = await self._prepared(to_texts_item(request_id, model, texts, truncate, parent), "texts")
+        return [(np.frombuffer(each.token_ids, dtype="<u4"), each.first_tokens) for each in prepared.texts]
+
+    async def _prepared(self, item: pb.PrepareItem, field: str) -> pb.PreparedItem:
+        request_id = item.request_id
         if request_id in self._pending:
             raise InvalidRequest(f"request {request_id!r} is being prepared already", field="request_id")
-        item = to_item(request_id, model, prompt, parent)
         if item.ByteSize() + MEMBER_OVERHEAD_BYTES > self._max_message_bytes:
             raise InvalidRequest(
                 f"the prompt does not fit one message of {self._max_message_bytes} bytes",
-                field="prompt.text" if isinstance(prompt, str) else "chat",
+                field=field,
                 limit=f"{self._max_message_bytes} bytes",
             )
         pending = _Pending(item, asyncio.get_running_loop().create_future())
@@ -122,7 +135,7 @@ class RemotePreparer:
             if item.HasField("fault"):
                 pending.answer.set_exception(from_fault(item.fault))
             else:
-                pending.answer.set_result(np.frombuffer(item.token_ids, dtype="<u4"))
+                pending.answer.set_result(item)
 
 
 def to_item(request_id: str, model: str, prompt: Prompt, parent: Context) -> pb.PrepareItem:
@@ -135,6 +148,20 @@ def to_item(request_id: str, model: str, prompt: Prompt, parent: Context) -> pb.
         messages = (gateway_pb2.ChatMessage(role=turn.role, content=turn.content) for turn in prompt)
         item.chat.CopyFrom(gateway_pb2.ChatPrompt(messages=messages))
     return item
+
+
+def to_texts_item(
+    request_id: str, model: str, texts: Sequence[Text], truncate: bool, parent: Context
+) -> pb.PrepareItem:
+    """An encoder's texts as a member of a frame."""
+    span = trace.get_current_span(parent).get_span_context()
+    members = [pb.EncoderText(text=each.text, pair=each.pair) for each in texts]
+    return pb.PrepareItem(
+        request_id=request_id,
+        model=model,
+        trace=to_frame(span),
+        texts=pb.EncoderTexts(texts=members, truncate=truncate),
+    )
 
 
 @asynccontextmanager

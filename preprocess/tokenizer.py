@@ -27,6 +27,21 @@ class Tokenizer:
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return np.array(encoding.ids, dtype=np.uint32)
 
+    def encode_pieces(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        """Each text's tokens, nothing around them yet; releases the GIL."""
+        return self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+
+    def num_special_tokens(self, *, pair: bool) -> int:
+        """How many the file puts around a text, or around and between two."""
+        return self._tokenizer.num_special_tokens_to_add(pair)
+
+    def with_special_tokens(
+        self, first: tokenizers.Encoding, second: tokenizers.Encoding | None
+    ) -> tuple[NDArray[np.uint32], int]:
+        """Token ids [T] of a text or of two, and how many of them are of type 0: those of the first."""
+        whole = self._tokenizer.post_process(first, second, True)
+        return np.array(whole.ids, dtype=np.uint32), whole.type_ids.count(0)
+
     def visible(self, token_ids: Sequence[int]) -> list[int]:
         """Those tokens that stand for text: not special, not hidden, not beyond the vocabulary."""
         named = self._tokenizer.id_to_token
