@@ -106,6 +106,18 @@ class PrefixCache:
         self.events.extend(PrefixEvent(prefix, False) for prefix in entry.prefixes)
         return block
 
+    def take_events(self, most: int) -> tuple[list[int], list[int]]:
+        """The oldest events, `most` of them or fewer: what came and what went, where only the last of a prefix counts.
+        From any thread."""
+        last: dict[int, bool] = {}
+        for _ in range(most):
+            try:
+                prefix, here = self.events.popleft()
+            except IndexError:
+                break
+            last[prefix] = here
+        return [prefix for prefix, here in last.items() if here], [prefix for prefix, here in last.items() if not here]
+
     def check(self, held: set[int], free: set[int]) -> None:
         """Raises IntegrityError unless each known block is held or idle and found by its own hash alone."""
         if self._entries.keys() & free:
