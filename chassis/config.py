@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from headrace.core.errors import ConfigError
+from headrace.core.screening import ScreenPolicy
 
 
 def _address(value: str) -> str:
@@ -129,6 +130,37 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HEADRACE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     transport: TransportSettings = TransportSettings()
+class ScreenRule(_Section):
+    """A policy for one tenant, one class, or one class of a tenant; what is left out is any."""
+
+    tenant: str = ""
+    qos: str = Field("", pattern="^(|realtime|normal|batch)$")
+    policy: ScreenPolicy
+
+
+class ScreenSettings(_Section):
+    """The screen of prompts. The first rule that fits a request counts, else `policy`."""
+
+    policy: ScreenPolicy = ScreenPolicy.OFF
+    rules: tuple[ScreenRule, ...] = ()
+    model: str = Field("minilm", description="a screen of the entry point group headrace.screens")
+    budget_ms: int = Field(2_000, ge=1, description="longest wait for a verdict")
+    on_timeout: str = Field("closed", pattern="^(open|closed)$", description="without a verdict: let pass, or refuse")
+    threads: int = Field(1, ge=1, le=64, description="batches judged at a time")
+    max_batch: int = Field(8, ge=1, le=256, description="windows of a batch")
+    max_waiting: int = Field(1_024, ge=1, description="requests that wait for a verdict")
+
+    @property
+    def used(self) -> bool:
+        """Whether any request is screened."""
+        return any(policy is not ScreenPolicy.OFF for policy in (self.policy, *(rule.policy for rule in self.rules)))
+
+    def policy_for(self, tenant: str, qos: str) -> ScreenPolicy:
+        """`qos` in lower case."""
+        fitting = (rule.policy for rule in self.rules if rule.tenant in ("", tenant) and rule.qos in ("", qos))
+        return next(fitting, self.policy)
+
+
     models: ModelsSettings = Field(default_factory=ModelsSettings)
     telemetry: TelemetrySettings = TelemetrySettings()
     gateway: GatewaySettings = GatewaySettings()
@@ -150,6 +182,7 @@ class Settings(BaseSettings):
 
 def load_settings(path: Path | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
     """Settings from a TOML file (if named), under the environment, under `overrides` (section -> key -> value).
+    screen: ScreenSettings = ScreenSettings()
 
     Raises ConfigError that lists every fault as `section.key: what is wrong`.
     """

@@ -15,6 +15,7 @@ from headrace.gateway.admission import Admission
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.scheduler_link import SchedulerLink
+from headrace.gateway.screen_gate import Screener, ScreenGate
 from headrace.gateway.servicer import GatewayService, InUse
 
 SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name,)
@@ -29,7 +30,7 @@ class GatewayHandle(ServerHandle):
 
 @asynccontextmanager
 async def start(
-    settings: Settings, tracer: Tracer, preparer: Preparer, texts: TextModels
+    settings: Settings, tracer: Tracer, preparer: Preparer, texts: TextModels, screener: Screener | None = None
 ) -> AsyncIterator[GatewayHandle]:
     """Serves until the block ends, then waits for running calls up to transport.drain_s. Ready while the scheduler
     stream is up. Raises ConfigError where the address cannot be bound; a link that breaks by a fault of ours cancels
@@ -53,6 +54,7 @@ async def start(
             Admission(settings.gateway),
             scheduler,
             executors,
+            ScreenGate(settings.screen, screener, texts),
             settings.gateway.max_buffered_frames,
         )
         async with serve(

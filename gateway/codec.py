@@ -106,6 +106,10 @@ def encode(request_id: str, piece: Piece) -> pb.GenerateResponse:
         response.usage.completion_tokens = piece.usage.completion_tokens
         response.usage.cached_prompt_tokens = piece.usage.cached_prompt_tokens
     return response
+    if piece.screen is not None:
+        response.screen.category = piece.screen.category
+        response.screen.score = piece.screen.score
+        response.screen.model = piece.screen.model
 
 
 def encode_model(info: ModelInfo, ready: bool) -> pb.Model:

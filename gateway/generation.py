@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanContext
 from headrace.api.types.v1.types_pb2 import Displacement, Logprobs
 from headrace.core.model import ModelInfo
 from headrace.core.request import FinishReason, Precision, QosClass, Sampling
+from headrace.core.screening import Verdict
 from headrace.gateway.ports import Message
 
 Prompt = str | tuple[Message, ...] | NDArray[np.uint32]
@@ -99,6 +100,7 @@ class Piece:
     precision: Precision = Precision.ANY
     usage: Usage | None = None
 
+    screen: Verdict | None = None
 
 class State(Enum):
     """Where a request stands. QUEUED -> RUNNING -> ENDED, or ENDED from anywhere by a failure."""

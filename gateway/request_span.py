@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_i
 from headrace.chassis import signals
 from headrace.chassis.telemetry import from_metadata
 from headrace.core.errors import Cancelled, EngineFault, HeadraceError
+from headrace.core.screening import ScreenPolicy, Verdict
 from headrace.gateway.generation import Generation, Placement, Prompt, Wish
 from headrace.gateway.relay import Relay, deadline_missed
 
@@ -43,6 +44,22 @@ class RequestSpan:
                 signals.TENANT: tenant,
             }
         )
+
+    def screened(self, policy: ScreenPolicy, verdict: Verdict | None, took_s: float) -> None:
+        """What the screen said, and how long it took; None for no verdict."""
+        found = "none" if verdict is None else verdict.category or "pass"
+        attributes: dict[str, str | float] = {
+            signals.SCREEN_POLICY: policy.value,
+            signals.SCREEN_VERDICT: found,
+            signals.SCREEN_MS: took_s * 1000,
+        }
+        if verdict is not None:
+            attributes |= {signals.SCREEN_SCORE: verdict.score, signals.SCREEN_MODEL: verdict.model}
+        self._span.set_attributes(attributes)
+
+    def held_by_screen(self, held_s: float) -> None:
+        """Tokens were there before the verdict."""
+        self._span.set_attribute(signals.SCREEN_HELD_MS, held_s * 1000)
 
     def submitted(self, relay: Relay, generation: Generation) -> None:
         self._relay = relay

@@ -33,6 +33,7 @@ class InUse:
     """What a gateway holds right now; all but the links is zero once every call has ended."""
 
     requests: int
+from headrace.gateway.screen_gate import ScreenGate
     tokens: int
     num_bytes: int
     active: int
@@ -63,6 +64,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._max_buffered_frames = max_buffered_frames
 
     def in_use(self) -> InUse:
+        gate: ScreenGate,
         return InUse(
             requests=self._admission.requests,
             tokens=self._admission.tokens,
@@ -71,6 +73,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             waiting=self._scheduler.num_waiting,
             running=self._executors.num_running,
             links=self._executors.num_links,
+        self._gate = gate
         )
 
     async def Generate(
@@ -105,6 +108,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
                 qos=wish.qos,
                 precision=wish.precision,
                 tenant=caller,
+            screening = held.enter_context(self._gate.screening(wish, caller, span))
                 deadline=deadline,
                 trace=span.context,
             )
@@ -122,6 +126,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
                 if relay.state is State.ENDED:
                     running.close()  # the executor need not wait for a slow reader
                 for piece in pieces:
+            screening.guards(relay)
                     yield encode(wish.request_id, piece)
             span.finished()
 
@@ -130,10 +135,13 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> pb.ListModelsResponse:
         """All models whose text this gateway can read; ready where a linked executor has answered for it."""
         return pb.ListModelsResponse(
+                await screening.passed(deadline)
             models=[encode_model(self._texts.info(name), self._executors.serves(name)) for name in self._texts.names()]
         )
 
     def _answers(self, generation: Generation) -> list[Answer]:
+                    if piece.usage is not None:
+                        piece.screen = await screening.finding()
         sampling, model = generation.sampling, generation.model
         end_token_ids = frozenset(sampling.stop_token_ids) | (
             frozenset() if sampling.ignore_eos else frozenset(model.eos_token_ids)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from opentelemetry.trace import Tracer
 
@@ -12,6 +12,7 @@ from headrace.chassis.server import ServerHandle, serve
 from headrace.models.repository import Repository
 from headrace.preprocess.inline import InlinePreparer
 from headrace.preprocess.pipeline import open_pipeline
+from headrace.preprocess.screen.inline import open_screener
 from headrace.preprocess.servicer import SERVICE, PreprocessServicer
 from headrace.preprocess.text_models import TextModels
 
@@ -19,9 +20,14 @@ from headrace.preprocess.text_models import TextModels
 @asynccontextmanager
 async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
     """Serves Prepare streams; ready when the installed models are loaded. Raises ConfigError."""
-    own, texts = settings.preprocess, TextModels(Repository(settings.models.home))
-    async with open_pipeline(texts, own.threads) as pipeline:
-        servicer = PreprocessServicer(InlinePreparer(pipeline, tracer), settings.transport.max_message_bytes)
+    own, repository = settings.preprocess, Repository(settings.models.home)
+    texts = TextModels(repository)
+    async with AsyncExitStack() as stack:
+        pipeline = await stack.enter_async_context(open_pipeline(texts, own.threads))
+        screener = None
+        if settings.screen.used:
+            screener = await stack.enter_async_context(open_screener(settings.screen, repository, tracer))
+        servicer = PreprocessServicer(InlinePreparer(pipeline, tracer), settings.transport.max_message_bytes, screener)
         async with serve(
             own.listen,
             settings.transport,

@@ -1,4 +1,4 @@
-"""The Prepare stream: items in, each answered in a frame when it is done, in any order."""
+"""The Prepare stream: items in, each answered in a frame when it is done, in any order; and the Screen call."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,12 +7,15 @@ import grpc
 
 from headrace.api.preprocess.v1 import preprocess_pb2 as pb
 from headrace.api.preprocess.v1 import preprocess_pb2_grpc as pb_grpc
+from headrace.api.types.v1 import types_pb2
 from headrace.chassis.interceptors import as_error
 from headrace.chassis.outbox import MEMBER_OVERHEAD_BYTES, Outbox
 from headrace.chassis.status import to_fault
 from headrace.chassis.telemetry import from_frame
-from headrace.core.errors import InvalidRequest
+from headrace.core.errors import EngineNotReady, InvalidRequest
+from headrace.preprocess.encoder_texts import Pair
 from headrace.preprocess.inline import InlinePreparer
+from headrace.preprocess.screen.inline import InlineScreener
 
 SERVICE = pb.DESCRIPTOR.services_by_name["PreprocessService"].full_name
 MAX_ITEMS_IN_FLIGHT = 256
@@ -24,13 +27,28 @@ _Context = grpc.aio.ServicerContext[pb.PrepareRequest, pb.PrepareResponse]
 class PreprocessServicer(pb_grpc.PreprocessServiceServicer):
     """Answers Prepare streams until `drain`; items already read are answered then, and the streams end."""
 
-    def __init__(self, preparer: InlinePreparer, max_message_bytes: int) -> None:
+    def __init__(
+        self, preparer: InlinePreparer, max_message_bytes: int, screener: InlineScreener | None = None
+    ) -> None:
         self._preparer = preparer
+        self._screener = screener
         self._max_message_bytes = max_message_bytes
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
         self._draining.set()
+
+    async def Screen(
+        self, request: pb.ScreenRequest, context: "grpc.aio.ServicerContext[pb.ScreenRequest, pb.ScreenResponse]"
+    ) -> pb.ScreenResponse:
+        if self._screener is None:
+            raise EngineNotReady("this service has no screen: screen.policy is off here")
+        if not request.texts:
+            raise InvalidRequest("there is no text to judge", field="texts", limit="1 text at least")
+        verdict = await self._screener.screen(request.request_id, request.texts, from_frame(request.trace))
+        return pb.ScreenResponse(
+            verdict=types_pb2.ScreenVerdict(category=verdict.category, score=verdict.score, model=verdict.model)
+        )
 
     async def Prepare(
         self, request_iterator: AsyncIterator[pb.PrepareRequest], context: _Context

@@ -20,6 +20,7 @@ from headrace.standalone.services import Service
 
 if TYPE_CHECKING:
     from headrace.gateway.ports import Preparer
+    from headrace.gateway.screen_gate import Screener
     from headrace.preprocess.text_models import TextModels
 
 
@@ -60,7 +61,8 @@ async def _gateway(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHa
     await asyncio.to_thread(texts.warm_up)
     async with (
         _preparer(settings, tracer, texts) as preparer,
-        gateway.start(settings, tracer, preparer, texts) as handle,
+        _screener(settings, tracer) as screener,
+        gateway.start(settings, tracer, preparer, texts, screener) as handle,
     ):
         yield handle
 
@@ -78,6 +80,24 @@ async def _preparer(settings: Settings, tracer: Tracer, texts: "TextModels") -> 
 
         async with open_preparer(settings.gateway.preprocess, settings.transport) as preparer:
             yield preparer
+
+
+@asynccontextmanager
+async def _screener(settings: Settings, tracer: Tracer) -> AsyncIterator["Screener | None"]:
+    """Where prompts are prepared, there they are screened; None where no policy asks for it."""
+    if not settings.screen.used:
+        yield None
+    elif settings.gateway.preprocess == "inline":
+        from headrace.preprocess.screen.inline import open_screener
+
+        async with open_screener(settings.screen, Repository(settings.models.home), tracer) as inline:
+            yield inline
+    else:
+        from headrace.preprocess.screen.remote import open_remote_screener
+
+        address, budget_s = settings.gateway.preprocess, settings.screen.budget_ms / 1000
+        async with open_remote_screener(address, settings.transport, budget_s) as remote:
+            yield remote
 
 
 @asynccontextmanager

@@ -56,7 +56,7 @@ class PreprocessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Screen(self, request, context):
-        """Judges one request's texts; runs beside everything else. UNIMPLEMENTED where the service has no screen.
+        """Judges one request's texts; runs beside everything else. FAILED_PRECONDITION where the service has no screen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,14 +33,14 @@ class PreprocessServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PreprocessServiceAsyncStub: ...
     Prepare: _grpc.StreamStreamMultiCallable[_preprocess_pb2.PrepareRequest, _preprocess_pb2.PrepareResponse]
     Screen: _grpc.UnaryUnaryMultiCallable[_preprocess_pb2.ScreenRequest, _preprocess_pb2.ScreenResponse]
-    """Judges one request's texts; runs beside everything else. UNIMPLEMENTED where the service has no screen."""
+    """Judges one request's texts; runs beside everything else. FAILED_PRECONDITION where the service has no screen."""
 
 @_typing.type_check_only
 class PreprocessServiceAsyncStub(PreprocessServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Prepare: _aio.StreamStreamMultiCallable[_preprocess_pb2.PrepareRequest, _preprocess_pb2.PrepareResponse]  # type: ignore[assignment]
     Screen: _aio.UnaryUnaryMultiCallable[_preprocess_pb2.ScreenRequest, _preprocess_pb2.ScreenResponse]  # type: ignore[assignment]
-    """Judges one request's texts; runs beside everything else. UNIMPLEMENTED where the service has no screen."""
+    """Judges one request's texts; runs beside everything else. FAILED_PRECONDITION where the service has no screen."""
 
 class PreprocessServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -56,6 +56,6 @@ class PreprocessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _preprocess_pb2.ScreenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_preprocess_pb2.ScreenResponse, _abc.Awaitable[_preprocess_pb2.ScreenResponse]]:
-        """Judges one request's texts; runs beside everything else. UNIMPLEMENTED where the service has no screen."""
+        """Judges one request's texts; runs beside everything else. FAILED_PRECONDITION where the service has no screen."""
 
 def add_PreprocessServiceServicer_to_server(servicer: PreprocessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
