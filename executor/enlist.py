@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Protocol
 
 import grpc
 
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerServiceStub
-from headrace.executor.worker import Worker
+from headrace.core.step_model import StepSample
+from headrace.executor.kv.prefix_cache import PrefixCache
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +19,41 @@ _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 2.0
 _FIRST_LEASE_S = 3.0
 _HEARD_S = 1.0  # how long a leaving executor waits for the scheduler to hear of it
+_MOST_PREFIXES = 2048  # of one report
 _UNDER_WAY_S = 0.1  # and then for starts of placements that were under way
+
+
+class Load(Protocol):
+    """Counts of what runs, for the heartbeat."""
+
+    @property
+    def num_running(self) -> int: ...
+
+    @property
+    def num_blocks_in_use(self) -> int: ...
+
+    @property
+    def num_steps(self) -> int: ...
+
+
+class Reported(Protocol):
+    """The worker that is reported of: see executor/worker.py for the meaning of each."""
+
+    @property
+    def cache(self) -> PrefixCache | None: ...
+
+    @property
+    def paused_ids(self) -> tuple[str, ...]: ...
+
+    def status(self) -> Load: ...
+
+    def take_samples(self) -> Sequence[StepSample]: ...
+
+    def resume(self, request_ids: Iterable[str]) -> None: ...
+
+    def go_alone(self) -> None: ...
+
+    def obey(self) -> tuple[str, ...]: ...
 
 
 class _Reports:
@@ -35,7 +71,7 @@ class EnlistLink:
     """`enlistment()` describes the executor afresh at each try; `worker()` runs what is reported."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, enlistment: Callable[[], pb.Enlistment], worker: Callable[[], Worker]
+        self, channel: grpc.aio.Channel, enlistment: Callable[[], pb.Enlistment], worker: Callable[[], Reported]
     ) -> None:
         self._stub = SchedulerServiceStub(channel)
         self._enlistment = enlistment
@@ -118,6 +154,7 @@ class EnlistLink:
             output_tokens, reports.output_tokens = reports.output_tokens, []
             worker = self._worker()
             status = worker.status()
+            added, removed = worker.cache.take_events(_MOST_PREFIXES) if worker.cache else ((), ())
             yield pb.EnlistRequest(
                 report=pb.ExecutorReport(
                     started_request_ids=started,
@@ -128,6 +165,8 @@ class EnlistLink:
                     num_blocks_in_use=status.num_blocks_in_use,
                     num_steps=status.num_steps,
                     draining=self.draining,
+                    added_prefix_hashes=added,
+                    removed_prefix_hashes=removed,
                     steps=[
                         pb.StepSample(
                             num_decodes=sample.num_decodes,

@@ -8,12 +8,12 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.core.errors import EngineFault, HeadraceError, PoolExhausted
 from headrace.core.request import FinishReason
+from headrace.core.step_model import StepSample
 from headrace.executor.engines.protocol import Engine, StepOutput
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool
@@ -29,15 +29,6 @@ log = logging.getLogger(__name__)
 
 _MAX_CONSECUTIVE_FAULTS = 3
 _KEPT_SAMPLES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class StepSample:
-    """What one step took: rows of one token, prompt tokens beside them, seconds in the engine."""
-
-    num_decodes: int
-    prefill_tokens: int
-    duration_s: float
 
 
 class Stepper:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
 from headrace.core.request import FinishReason
+from headrace.core.step_model import StepSample
 from headrace.executor.engines.protocol import Engine
 from headrace.executor.kv.blocks import BlockPool, PoolState
 from headrace.executor.kv.prefix_cache import PrefixCache
@@ -21,7 +22,7 @@ from headrace.executor.memory.engine_memory import EngineMemory
 from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
 from headrace.executor.step_result import Delta, StepResult
-from headrace.executor.stepper import Stepper, StepSample
+from headrace.executor.stepper import Stepper
 
 log = logging.getLogger(__name__)
 

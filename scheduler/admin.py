@@ -6,9 +6,9 @@ from typing import Any
 from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerAdminServiceServicer
 from headrace.core.errors import InvalidRequest
+from headrace.core.step_model import StepModel
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.policy.limits import LIVE, live_values
-from headrace.scheduler.policy.prediction import StepModel
 from headrace.scheduler.policy.registry import Executor
 from headrace.scheduler.policy.state import State
 

@@ -6,7 +6,9 @@ from headrace.api.scheduler.v1 import scheduler_pb2 as pb
 from headrace.api.types.v1 import types_pb2
 from headrace.chassis.status import to_fault
 from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.prefix import MOST_PREFIXES
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Dispatch, Member
 from headrace.scheduler.policy.events import (
     ExecutorEnlisted,
@@ -14,7 +16,6 @@ from headrace.scheduler.policy.events import (
     LoadedModel,
     Padding,
     Request,
-    StepSample,
 )
 
 _CLASSES: dict[int, QosClass] = {
@@ -44,6 +45,7 @@ def to_request(submission: pb.Submission, gateway_id: str, serial: int) -> Reque
         n=submission.n or 1,
         precision=precision,
         deadline_s=submission.deadline_ms / 1000 if submission.deadline_ms else None,
+        prefixes=tuple(submission.prefix_hashes[:MOST_PREFIXES]),
     )
 
 
@@ -77,6 +79,8 @@ def to_reported(executor_id: str, report: pb.ExecutorReport) -> ExecutorReported
         report.draining,
         output_tokens=tuple(report.finished_output_tokens),
         paused_ids=tuple(report.paused_request_ids),
+        added_prefixes=tuple(report.added_prefix_hashes),
+        removed_prefixes=tuple(report.removed_prefix_hashes),
         steps=tuple(StepSample(s.num_decodes, s.prefill_tokens, s.duration_us / 1e6) for s in report.steps),
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.core.request import Precision
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Displacement
 from headrace.scheduler.policy.events import (
     ExecutorEnlisted,
@@ -12,7 +13,6 @@ from headrace.scheduler.policy.events import (
     ExecutorReported,
     LoadedModel,
     Occurrence,
-    StepSample,
 )
 from headrace.simulator.clock import Clock
 from headrace.simulator.job import Job, Outcome

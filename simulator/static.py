@@ -6,8 +6,8 @@ The tokens of an answer stream as they are made; the answer is over, and its slo
 from collections import deque
 from collections.abc import Sequence as Many
 
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Displacement
-from headrace.scheduler.policy.events import StepSample
 from headrace.simulator.clock import Clock, Phase
 from headrace.simulator.executor import Device, Reporter
 from headrace.simulator.job import Job, Outcome

@@ -18,6 +18,7 @@ from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.measure import median
 from headrace.chassis import collector
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Command, Dispatch, Resume
 from headrace.scheduler.policy.events import (
     ExecutorEnlisted,
@@ -26,7 +27,6 @@ from headrace.scheduler.policy.events import (
     LoadedModel,
     Occurrence,
     Request,
-    StepSample,
     Submitted,
 )
 from headrace.scheduler.policy.limits import Bounds, Limits

@@ -68,13 +68,29 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """These requests go to this executor now; their capacity is reserved."""
+    """These requests go to this executor now; their capacity is reserved.
+
+    Of a padded batch, `padded_tokens` is the length of each row, the upper edge of its bucket, and `batch_rows` how
+    many rows there could have been; 0 where nothing is padded.
+    """
 
     batch_id: str
     executor_id: str
     executor_address: str
     members: tuple[Member, ...]
     close_reason: CloseReason
+    padded_tokens: int = 0
+    batch_rows: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all members."""
+        return sum(member.request.prompt_tokens for member in self.members)
+
+    @property
+    def padding_tokens(self) -> int:
+        """What the rows are longer than their prompts, together."""
+        return len(self.members) * self.padded_tokens - self.prompt_tokens if self.padded_tokens else 0
 
 
 @dataclass(frozen=True, slots=True)

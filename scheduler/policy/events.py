@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.limits import Limits
 
 
@@ -11,6 +12,7 @@ class Request:
     """One submission's numbers: what it needs, how soon, for whom.
 
     `serial` numbers the submission in its process: a request id may come twice, a serial may not.
+    `prefixes` are hashes of how the prompt begins, for every PREFIX_TOKENS tokens (core/prefix.py).
     `max_output_tokens` is of each of the `n` answers; `deadline_s` is the time left, None for no deadline.
     """
 
@@ -25,6 +27,7 @@ class Request:
     n: int = 1
     precision: Precision = Precision.ANY
     deadline_s: float | None = None
+    prefixes: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -73,15 +76,6 @@ class GatewayLost:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSample:
-    """What one step of an executor's engine took: sequences that decoded, prompt tokens beside them, seconds."""
-
-    num_decodes: int
-    prefill_tokens: int
-    duration_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class ExecutorEnlisted:
     """An executor offers its capacity, for the first time or again.
 
@@ -104,7 +98,7 @@ class ExecutorReported:
     """A heartbeat with what has started and finished since the last one, and how long some of the steps took.
 
     `output_tokens` stand beside `finished_ids`, one for one, or are empty where they are not known. `paused_ids` are
-    all that are displaced now.
+    all that are displaced now. Prefixes are beginnings of prompts that its cache has from now on, or no longer.
     """
 
     executor_id: str
@@ -114,6 +108,8 @@ class ExecutorReported:
     output_tokens: tuple[int, ...] = ()
     paused_ids: tuple[str, ...] = ()
     steps: tuple[StepSample, ...] = ()
+    added_prefixes: tuple[int, ...] = ()
+    removed_prefixes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

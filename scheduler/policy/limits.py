@@ -24,6 +24,14 @@ class Order(StrEnum):
     FCFS = "fcfs"  # classes count for nothing
 
 
+class BucketRule(StrEnum):
+    """How a padded model's requests are grouped by length. ADAPTIVE is the product's; the others are published ones."""
+
+    ADAPTIVE = "adaptive"
+    FIXED32 = "fixed32"
+    POWER_OF_TWO = "power_of_two"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Settings of the policy. Tokens count prompt and expected answer; shares are of 1.
@@ -31,7 +39,8 @@ class Limits:
     `batch_tokens` is the most prompt tokens of one batch of several members. `batch_share` is BATCH's part beside
     NORMAL up to `quota_load`; from there it falls in a straight line to `batch_floor` at full load. A REALTIME request
     that has waited for `realtime_wait_s`, or another for `longest_wait_s`, goes out of turn. `grace_s` is how long
-    after its start the scheduler lets requests wait for executors to enlist.
+    after its start the scheduler lets requests wait for executors to enlist. A padded batch behind a busy device stays
+    open for `window_ms` at most.
     """
 
     bounds: Bounds
@@ -46,6 +55,8 @@ class Limits:
     batch_floor: float = 0.05
     quota_load: float = 0.7
     max_displacements: int = 2
+    window_ms: float = 50.0
+    buckets: BucketRule = BucketRule.ADAPTIVE
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -59,8 +70,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "batch_floor": (0.01, 0.99),
     "quota_load": (0, 0.99),
     "max_displacements": (0, 1000),
+    "window_ms": (0, 60_000),
 }
-LIVE = (*_RANGES, "order")
+_CHOICES: dict[str, type[StrEnum]] = {"order": Order, "buckets": BucketRule}
+LIVE = (*_RANGES, *_CHOICES)
 """What may change while the scheduler runs."""
 
 
@@ -73,20 +86,21 @@ def live_values(limits: Limits) -> dict[str, str]:
 def changed(limits: Limits, changes: Mapping[str, str]) -> Limits:
     """The limits with some settings replaced. Raises InvalidRequest that names every fault, and changes nothing."""
     faults: list[str] = []
-    values: dict[str, float | int | Order] = {}
+    values: dict[str, float | int | StrEnum] = {}
     flat = {**dataclasses.asdict(limits), **dataclasses.asdict(limits.bounds)}
     for name, text in changes.items():
         if name not in LIVE:
             faults.append(f"{name}: no such setting; there are {', '.join(LIVE)}")
             continue
         try:
-            value = Order(text) if name == "order" else type(flat[name])(text)
+            value = _CHOICES.get(name, type(flat[name]))(text)
         except ValueError:
-            wanted = ", ".join(Order) if name == "order" else f"a number ({type(flat[name]).__name__})"
+            kind = _CHOICES.get(name)
+            wanted = ", ".join(kind) if kind else f"a number ({type(flat[name]).__name__})"
             faults.append(f"{name}: {text!r} is not {wanted}")
             continue
         values[name] = value
-        if not isinstance(value, Order):
+        if name in _RANGES:
             low, high = _RANGES[name]
             if not low <= value <= high:  # also refuses NaN
                 faults.append(f"{name}: {text} is outside {low:g}..{high:g}")

@@ -185,6 +185,7 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
             Dismiss(event.executor_id, Refusal(InvalidRequest, "no capacity", field="enlistment", limit=limit))
         )
         return
+    state.prefixes.forget(event.executor_id)  # it tells anew what it has
     executor = state.registry.enlist(event)
     for request_id, held in kept.items():
         if held.request is not None:
@@ -213,6 +214,9 @@ def _report(turn: Turn, event: ExecutorReported) -> None:
         if held is not None and held.request is not None and tokens is not None:
             state.predictor.observe_answer(held.request, tokens)
         _finish(turn, executor, request_id)
+    if event.added_prefixes or event.removed_prefixes:
+        state.prefixes.remove(executor.executor_id, event.removed_prefixes)
+        state.prefixes.add(executor.executor_id, event.added_prefixes)
     if event.steps:
         state.predictor.observe_steps(executor.models[0].name if executor.models else "", event.steps)
     if executor.ledger.resumed:
@@ -294,6 +298,7 @@ def _release(turn: Turn, executor: Executor, request_id: str) -> bool:
 def _lose(turn: Turn, executor: Executor) -> None:
     """Its requests vanish with it: their gateways see their own streams break."""
     state = turn.state
+    state.prefixes.forget(executor.executor_id)
     for request_id in list(executor.ledger.reservations):
         if _release(turn, executor, request_id):
             state.tally.lost += 1

@@ -1,6 +1,9 @@
-"""Where a request goes: the first executor, least loaded first, that has room for it. Plain functions."""
+"""Where a request goes: the first executor, least loaded first, that has room for it. Plain functions.
 
-from collections.abc import Callable, Iterable
+A cache that has how the prompt begins counts against load, both in seconds: see `time_on`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.core.request import QosClass
@@ -23,6 +26,37 @@ def fits(shape: Shape, context_tokens: int, request: Request) -> bool:
     if request.n > shape.num_slots or request.prompt_tokens + request.max_output_tokens > context_tokens:
         return False
     return need_of(request, shape.block_tokens).num_blocks <= shape.num_blocks
+
+
+def time_on(
+    executor: Executor,
+    request: Request,
+    cached_tokens: int,
+    coefficients: tuple[float, float, float],
+    output_tokens: float,
+) -> float:
+    """Seconds that differ between executors: computing what of the prompt is not cached, and how much longer each step
+    of the answer takes for those that run beside it. `coefficients` are a step's: base, a decode's, a prefill token's.
+    """
+    _, decode_s, prefill_s = coefficients
+    uncached = max(0, request.prompt_tokens - cached_tokens)
+    return prefill_s * uncached + decode_s * output_tokens * executor.ledger.num_slots
+
+
+def sooner_first(
+    by_load: Iterable[Executor], cached_tokens: Mapping[Executor, int], seconds: Callable[[Executor, int], float]
+) -> Iterator[Executor]:
+    """The candidates as they come, but before the first those that have some of the prompt and are sooner through with
+    the request, the soonest first. `seconds(executor, cached tokens)`."""
+    rest = iter(by_load)
+    first = next(rest, None)
+    if first is None:
+        return
+    bar = seconds(first, cached_tokens.get(first, 0))
+    times = [(seconds(executor, tokens), executor.number, executor) for executor, tokens in cached_tokens.items()]
+    yield from (executor for time, _, executor in sorted(times, key=lambda each: each[:2]) if time < bar)
+    yield first
+    yield from rest
 
 
 def place(

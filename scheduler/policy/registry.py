@@ -5,10 +5,14 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.core.request import Precision, QosClass
-from headrace.scheduler.policy.events import ExecutorEnlisted, LoadedModel
+from headrace.scheduler.policy.events import ExecutorEnlisted, LoadedModel, Padding
 from headrace.scheduler.policy.ledger import Ledger, Shape
+
+if TYPE_CHECKING:
+    from headrace.scheduler.policy.flights import Flight
 
 SERVED_BY: dict[Precision, tuple[Precision, ...]] = {
     Precision.ANY: (Precision.ANY,),
@@ -34,10 +38,15 @@ class Executor:
     version: int = 0  # of what the pools have been told
     has_victims: bool = False  # as the pools have been told
     counted: tuple[int, int] = (0, 0)  # slots and blocks in use, as the pools have been told
+    flights: "list[Flight]" = field(default_factory=list)  # its padded batches, in the order that they run in
 
     def default_precision(self, model: str) -> Precision:
         """Of several, the one it named first."""
         return next(loaded.precision for loaded in self.models if loaded.name == model)
+
+    def padding_of(self, model: str) -> Padding | None:
+        """How it pads the model's batches; None where it does not."""
+        return next((loaded.padding for loaded in self.models if loaded.name == model), None)
 
     def context_of(self, model: str) -> int:
         """The longest prompt plus answer, in tokens; 0 where the model is not loaded."""
@@ -88,17 +97,24 @@ class Pool:
     """The executors that have one model in one precision (or, for ANY, in whichever).
 
     `shapes` counts the members by capacity and context, so that a request too large for all is known by few looks.
-    `victims` are those that run somebody who could be displaced. The counts are sums over the members.
+    `victims` are those that run somebody who could be displaced. The counts are sums over the members; `num_padded` is
+    of those whose batches are rectangles.
     """
 
     members: dict[str, Executor] = field(default_factory=dict)
     open: OpenExecutors = field(default_factory=OpenExecutors)
     victims: dict[str, Executor] = field(default_factory=dict)
+    num_padded: int = 0
     shapes: Counter[tuple[Shape, int]] = field(default_factory=Counter)
     num_slots: int = 0
     num_blocks: int = 0
     slots_in_use: int = 0
     blocks_in_use: int = 0
+
+    @property
+    def padded(self) -> bool:
+        """Whether batches are formed by length: one member that takes requests one by one makes that needless."""
+        return self.num_padded == len(self.members)
 
     @property
     def load(self) -> float:
@@ -185,6 +201,7 @@ class Registry:
                 pool.shapes[shape, loaded.context_tokens] += 1
                 if executor.executor_id not in pool.members:
                     pool.members[executor.executor_id] = executor
+                    pool.num_padded += executor.padding_of(loaded.name) is not None
                     pool.num_slots += shape.num_slots
                     pool.num_blocks += shape.num_blocks
                     executor.pools.append(pool)

@@ -7,6 +7,7 @@ from headrace.scheduler.policy.admission import DrainRate
 from headrace.scheduler.policy.limits import Limits
 from headrace.scheduler.policy.ordering import Queues
 from headrace.scheduler.policy.prediction import Predictor
+from headrace.scheduler.policy.prefix_index import PrefixIndex
 from headrace.scheduler.policy.registry import Registry
 from headrace.scheduler.policy.timers import Timers
 
@@ -40,6 +41,7 @@ class State:
     begun: bool = False
     queues: Queues = field(init=False)
     registry: Registry = field(default_factory=Registry)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     predictor: Predictor = field(default_factory=Predictor)
     rates: dict[QosClass, DrainRate] = field(default_factory=lambda: {qos: DrainRate() for qos in QosClass})
     active: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -6,10 +6,12 @@ with a new first request, against every executor; and executors with more room, 
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from headrace.core.errors import NoExecutor
+from headrace.core.prefix import PREFIX_TOKENS
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import PRIOR
 from headrace.scheduler.policy.admission import check_servable
 from headrace.scheduler.policy.class_queue import Waiting
 from headrace.scheduler.policy.commands import (
@@ -29,7 +31,7 @@ from headrace.scheduler.policy.events import Request
 from headrace.scheduler.policy.ledger import Need, Reservation, need_of
 from headrace.scheduler.policy.limits import Order
 from headrace.scheduler.policy.ordering import Lane
-from headrace.scheduler.policy.placement import Blocked, fits, place
+from headrace.scheduler.policy.placement import Blocked, fits, place, sooner_first, time_on
 from headrace.scheduler.policy.registry import Executor, Pool
 from headrace.scheduler.policy.state import State
 
@@ -158,6 +160,8 @@ class Turn:
             return
         precision, pool = found
         candidates: Iterable[Executor] = pool.open.by_load() if everybody else self._freed_of(pool)
+        if head.request.prefixes and self.state.prefixes:
+            candidates = self._sooner_first(head.request, pool, candidates, everybody)
         owed = self._owed(lane, head)
         outcome = place(head.request, candidates, owed)
         if not isinstance(outcome, Blocked):
@@ -169,6 +173,25 @@ class Turn:
             may_displace = head.request.qos_class is QosClass.REALTIME and owed is not _nobody
             lane.yielding = outcome.yielding or may_displace or (lane.yielding and not everybody)
             head.wait_reason = outcome.wait_reason
+
+    def _sooner_first(
+        self, request: Request, pool: Pool, candidates: Iterable[Executor], everybody: bool
+    ) -> Iterator[Executor]:
+        """Of those with a cache of the prompt, the candidates that will be sooner through go first."""
+        predictor = self.state.predictor
+        learned = predictor.steps.get(request.model)
+        coefficients = learned.coefficients if learned else PRIOR
+        output_tokens = request.n * predictor.output_tokens(request)
+        cached_tokens = {
+            pool.members[executor_id]: borders * PREFIX_TOKENS
+            for executor_id, borders in self.state.prefixes.longest(request.prefixes).items()
+            if executor_id in pool.open and (everybody or executor_id in self._freed)
+        }
+        return sooner_first(
+            candidates,
+            cached_tokens,
+            lambda executor, cached: time_on(executor, request, cached, coefficients, output_tokens),
+        )
 
     def _freed_of(self, pool: Pool) -> list[Executor]:
         freed = [pool.members[executor_id] for executor_id in self._freed if executor_id in pool.open]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Refuse, Resume
 from headrace.scheduler.policy.events import (
     Configured,
@@ -20,7 +21,6 @@ from headrace.scheduler.policy.events import (
     LoadedModel,
     Occurrence,
     Request,
-    StepSample,
     Submitted,
     Tick,
     Withdrawn,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Resume
 from headrace.scheduler.policy.displacement import make_room
 from headrace.scheduler.policy.events import (
@@ -26,7 +27,6 @@ from headrace.scheduler.policy.events import (
     Gathered,
     LoadedModel,
     Request,
-    StepSample,
     Submitted,
     Tick,
     Withdrawn,

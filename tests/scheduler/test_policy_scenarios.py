@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Member, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import (
     Configured,
@@ -24,7 +25,6 @@ from headrace.scheduler.policy.events import (
     LoadedModel,
     Occurrence,
     Request,
-    StepSample,
     Submitted,
     Withdrawn,
 )

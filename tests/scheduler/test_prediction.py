@@ -6,8 +6,9 @@ import random
 import pytest
 
 from headrace.core.request import QosClass
-from headrace.scheduler.policy.events import Request, StepSample
-from headrace.scheduler.policy.prediction import PRIOR, AnswerLengths, Predictor, StepModel
+from headrace.core.step_model import PRIOR, StepModel, StepSample
+from headrace.scheduler.policy.events import Request
+from headrace.scheduler.policy.prediction import AnswerLengths, Predictor
 
 NONSENSE = [
     StepSample(-1, 0, 0.01),
