@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgre
 from rich.table import Table
 
 from headrace.chassis.config import load_settings
+from headrace.core.errors import EngineNotReady
 from headrace.models.manifest import FILE_NAME, verify
 from headrace.models.repository import Repository
 
@@ -52,15 +53,20 @@ def add(
 def list_models(home: Home) -> None:
     """The installed models."""
     repository = Repository(home)
-    entries = [repository.get(name) for name in repository.names()]
+    names = repository.names()
     table = Table("name", "kind", "context", "size", "license", box=None, header_style="bold")
     table.add_column("source", overflow="fold")
-    for entry in entries:
+    for name in names:
+        try:
+            entry = repository.get(name)
+        except EngineNotReady:
+            table.add_row(name, "damaged", "", "", "", "remove it and add it again")
+            continue
         size = sum(path.stat().st_size for path in entry.folder.iterdir())
         cells = (entry.info.kind, str(entry.info.context_tokens), f"{size / 1e6:.0f} MB", entry.license, entry.source)
-        table.add_row(entry.info.name, *cells)
-    if entries:
-        Console().print(table)
+        table.add_row(name, *cells)
+    if names:
+        Console(markup=False).print(table)
     else:
         print(f"no models in {repository.root}; try: headrace models add smollm2")
 
@@ -85,7 +91,7 @@ def show(
         table.add_row(
             file, f"{(entry.folder / file).stat().st_size:,} bytes" if (entry.folder / file).exists() else "missing"
         )
-    Console().print(table)
+    Console(markup=False).print(table)
     if check:
         verify(entry)
         print("all files are whole")

@@ -91,7 +91,10 @@ def _installed(home: Path, name: str, digest: str, force: bool) -> ModelEntry | 
     repository = Repository(home)
     if force or name not in repository.names():
         return None
-    entry = repository.get(name)
+    try:
+        entry = repository.get(name)
+    except EngineNotReady:
+        return None  # damaged: made again
     if entry.info.digest != digest:
         raise InvalidRequest(
             f"model {name!r} is installed with other content, from {entry.source}: "
@@ -101,7 +104,7 @@ def _installed(home: Path, name: str, digest: str, force: bool) -> ModelEntry | 
     try:
         verify(entry)
     except EngineNotReady:
-        return None  # damaged: made again
+        return None
     return entry if is_current(entry.folder) else None
 
 

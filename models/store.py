@@ -98,7 +98,7 @@ class Store:
     def remove(self, name: str) -> None:
         """Raises ModelNotFound."""
         with self.locked(check_name(name)):
-            folder = Repository(self.home).get(name).folder
+            folder = Repository(self.home).folder(name)
             self._clear(name)
             self._work(name).mkdir()
             folder.rename(self._work(name) / "removed")  # at once, so that nobody reads a half-removed model

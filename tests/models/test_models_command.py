@@ -45,6 +45,25 @@ def test_digests_are_shown_whole_on_a_narrow_terminal(tmp_path: Path, monkeypatc
     assert digest in "".join(line.split()[-1] for line in shown.splitlines() if line.strip())
 
 
+@pytest.mark.parametrize("damage", ['kind = "dec', "", "\xff"])
+def test_a_broken_record_is_said_beside_the_others_and_can_be_removed_or_mended(
+    tmp_path: Path, write_bert: Callable[..., Path], damage: str
+) -> None:
+    home = ("--home", tmp_path / "home")
+    source = write_bert(tmp_path / "tiny")
+    reference.install(tmp_path / "home")
+    for mend in (("add", source, *home), ("remove", "tiny", *home)):
+        run("add", source, *home)
+        (tmp_path / "home/models/tiny/model.toml").write_text(damage, encoding="latin-1")
+        listed = run("list", *home)
+        assert "damaged" in listed
+        assert "built in" in listed
+        with pytest.raises(EngineNotReady, match=r"'tiny' is damaged \(model\.toml\)"):
+            run("show", "tiny", *home)
+        run(*mend)
+        assert "damaged" not in run("list", *home)
+
+
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path, write_bert: Callable[..., Path]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unavailable, match=r"'tiny' cannot be added: .*Not a directory"):
