@@ -111,25 +111,25 @@ class ExecutorSettings(_Section):
     )
 
 
+class EncoderSettings(_Section):
+    """The executor of an encoder: a process of its own."""
+
+    model: str = Field("", description="the encoder to serve; default: none")
+    listen: Address = "127.0.0.1:8474"
+    advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
+    scheduler: Address = "127.0.0.1:8471"
+    precision: str = Field("auto", pattern="^(auto|fp32|bf16|int8)$", description="auto: bf16 where the CPU has it")
+    threads: int = Field(0, ge=0, description="0: all cores")
+    batch_rows: int = Field(16, ge=1, le=256, description="most texts of a batch")
+    batches_ahead: int = Field(2, ge=1, le=8, description="batches placed here at once, so that one always waits")
+    straggler_ms: float = Field(5.0, ge=0, le=1_000, description="longest wait for a batch's last members")
+
+
 class PreprocessSettings(_Section):
     listen: Address = "127.0.0.1:8473"
     threads: int = Field(2, ge=1, le=64)
 
 
-class _Environment(EnvSettingsSource):
-    """HEADRACE_* variables. A value that should be JSON and is not is left to validation, which names every fault."""
-
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        try:
-            return super().decode_complex_value(field_name, field, value)
-        except ValueError:
-            return value
-
-
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="HEADRACE_", env_nested_delimiter="__", extra="forbid", frozen=True)
-
-    transport: TransportSettings = TransportSettings()
 class ScreenRule(_Section):
     """A policy for one tenant, one class, or one class of a tenant; what is left out is any."""
 
@@ -161,12 +161,28 @@ class ScreenSettings(_Section):
         return next(fitting, self.policy)
 
 
+class _Environment(EnvSettingsSource):
+    """HEADRACE_* variables. A value that should be JSON and is not is left to validation, which names every fault."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="HEADRACE_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    transport: TransportSettings = TransportSettings()
     models: ModelsSettings = Field(default_factory=ModelsSettings)
     telemetry: TelemetrySettings = TelemetrySettings()
     gateway: GatewaySettings = GatewaySettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     executor: ExecutorSettings = ExecutorSettings()
+    encoder: EncoderSettings = EncoderSettings()
     preprocess: PreprocessSettings = PreprocessSettings()
+    screen: ScreenSettings = ScreenSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -182,7 +198,6 @@ class ScreenSettings(_Section):
 
 def load_settings(path: Path | None = None, overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Settings:
     """Settings from a TOML file (if named), under the environment, under `overrides` (section -> key -> value).
-    screen: ScreenSettings = ScreenSettings()
 
     Raises ConfigError that lists every fault as `section.key: what is wrong`.
     """

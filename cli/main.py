@@ -22,6 +22,7 @@ COMMANDS = {
     "gateway": "headrace.cli.services:gateway",
     "scheduler": "headrace.cli.scheduler:app",
     "executor": "headrace.cli.services:executor",
+    "encoder": "headrace.cli.services:encoder",
     "preprocess": "headrace.cli.services:preprocess",
     "version": "headrace.cli.main:version",
 }

@@ -1,4 +1,4 @@
-"""`headrace gateway|executor|preprocess`: one service in the foreground, for a deployment of its own."""
+"""`headrace gateway|executor|encoder|preprocess`: one service in the foreground, for a deployment of its own."""
 
 import logging
 from pathlib import Path
@@ -23,6 +23,11 @@ def gateway(config: Config = None) -> None:
 def executor(config: Config = None) -> None:
     """Run an executor: the engine of one device."""
     run_service(Service.EXECUTOR, config)
+
+
+def encoder(config: Config = None) -> None:
+    """Run an encoder's executor: embeddings, reranking, classification."""
+    run_service(Service.ENCODER, config)
 
 
 def preprocess(config: Config = None) -> None:

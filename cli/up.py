@@ -21,6 +21,8 @@ from headrace.standalone.stopping import stop_signals
 from headrace.standalone.suite import suite
 from headrace.standalone.supervisor import ServiceFailed
 
+DEFAULT_ENCODER = "minilm"
+
 
 class Preprocess(StrEnum):
     """Where prompts are tokenised: in the gateway, or in a service of its own."""
@@ -42,7 +44,15 @@ def up(config: Config = None, single: Single = False, preprocess: Where = None, 
     async def keep_serving(suite: Suite) -> bool:
         return True
 
-    raise typer.Exit(serve(suite_settings(config, preprocess, model), single, keep_serving))
+    settings = with_encoder(suite_settings(config, preprocess, model))
+    raise typer.Exit(serve(settings, single, keep_serving))
+
+
+def with_encoder(settings: Settings) -> Settings:
+    """The settings with the default encoder beside what they name, where it is installed and no other one is set."""
+    if settings.encoder.model or DEFAULT_ENCODER not in Repository(settings.models.home).names():
+        return settings
+    return settings.model_copy(update={"encoder": settings.encoder.model_copy(update={"model": DEFAULT_ENCODER})})
 
 
 def suite_settings(config: Path | None, preprocess: Preprocess | None, models: list[str] | None) -> Settings:

@@ -58,17 +58,17 @@ class Admission:
             self._active.remove(request_id)
 
     @contextmanager
-    def permit(self, num_bytes: int) -> Iterator[Permit]:
+    def permit(self, num_bytes: int, requests: int = 1) -> Iterator[Permit]:
         """Raises Overloaded at once where a bound is reached, InvalidRequest where even an idle gateway had no room."""
         permit = Permit(self, num_bytes, num_bytes // BYTES_PER_TOKEN)
-        self.check(requests=1, tokens=permit.tokens, held_tokens=0, num_bytes=num_bytes)
-        self.requests += 1
+        self.check(requests=requests, tokens=permit.tokens, held_tokens=0, num_bytes=num_bytes)
+        self.requests += requests
         self.tokens += permit.tokens
         self.num_bytes += num_bytes
         try:
             yield permit
         finally:
-            self.requests -= 1
+            self.requests -= requests
             self.tokens -= permit.tokens
             self.num_bytes -= num_bytes
 

@@ -18,6 +18,7 @@ from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import EngineFault, Unavailable
 from headrace.core.request import FinishReason, Sampling
+from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.frames import exchange
 from headrace.gateway.generation import Generation, Output, Placement
 from headrace.gateway.relay import Relay
@@ -48,7 +49,7 @@ class ExecutorLink:
         self._release = release
         self._ended = ended
         self._outbox: Outbox[pb.ExecuteRequest] = Outbox(transport.max_message_bytes)
-        self._running: dict[str, Relay] = {}
+        self._running: dict[str, Relay | EncodingRelay] = {}
         self._rest = asyncio.get_running_loop().call_later(idle_s, self._retire)
         self.served: set[str] = set()
 
@@ -57,11 +58,11 @@ class ExecutorLink:
         return len(self._running)
 
     @contextmanager
-    def running(self, relay: Relay, placement: Placement) -> Iterator[None]:
+    def running(self, relay: Relay | EncodingRelay, placement: Placement) -> Iterator[None]:
         """Starts; if the block ends before the executor is done with it, the executor is told so without a wait, or
         the scheduler where the start has not gone out."""
         wire_id, loop = relay.generation.wire_id, asyncio.get_running_loop()
-        start = pb.ExecuteRequest(starts=[_start(relay.generation, placement, loop.time())])
+        start = _request(relay.generation, placement, loop.time())
         self._rest.cancel()
         self._running[wire_id] = relay
         self._outbox.put(start)
@@ -106,6 +107,9 @@ class ExecutorLink:
             if member.HasField("fault"):
                 relay.refused(from_fault(member.fault))
                 continue
+            if isinstance(relay, EncodingRelay):
+                relay.fail(EngineFault("the executor sent tokens for a text"))
+                continue
             if member.finish_reason not in _FINISH_REASONS:
                 relay.fail(EngineFault(f"the executor sent finish reason {member.finish_reason}, unknown here"))
                 continue
@@ -119,6 +123,17 @@ class ExecutorLink:
                     member.cached_prompt_tokens,
                 )
             )
+        for encoded in frame.encoded:
+            relay = self._running.get(encoded.request_id)
+            if relay is None:
+                continue
+            if encoded.HasField("fault"):
+                relay.refused(from_fault(encoded.fault))
+            elif isinstance(relay, EncodingRelay):
+                self.served.add(relay.generation.model.name)
+                relay.answer(encoded.values)
+            else:
+                relay.fail(EngineFault("the executor sent values for a prompt"))
 
 
 class ExecutorPool:
@@ -166,6 +181,31 @@ class ExecutorPool:
             task.cancel()
 
 
+def _request(generation: Generation | Encoding, placement: Placement, now: float) -> pb.ExecuteRequest:
+    if isinstance(generation, Generation):
+        return pb.ExecuteRequest(starts=[_start(generation, placement, now)])
+    return pb.ExecuteRequest(encodes=[_encode(generation, placement, now)])
+
+
+def _encode(encoding: Encoding, placement: Placement, now: float) -> pb.Encode:
+    return pb.Encode(
+        request_id=encoding.wire_id,
+        model=encoding.model.name,
+        batch_id=placement.batch_id,
+        batch_size=placement.batch_size,
+        padded_tokens=placement.padded_tokens,
+        token_ids=encoding.token_ids.astype("<u4", copy=False).tobytes(),
+        first_tokens=encoding.first_tokens,
+        scores=encoding.readout.scores,
+        pooling=encoding.readout.pooling,  # type: ignore[arg-type]
+        normalize=encoding.readout.normalize,
+        dimensions=encoding.readout.dimensions,
+        deadline_ms=encoding.deadline_ms(now),
+        trace=to_frame(encoding.trace),
+        batch_trace=to_frame(placement.batch_trace),
+    )
+
+
 def _start(generation: Generation, placement: Placement, now: float) -> pb.Start:
     return pb.Start(
         request_id=generation.wire_id,
@@ -179,6 +219,7 @@ def _start(generation: Generation, placement: Placement, now: float) -> pb.Start
         batch_trace=to_frame(placement.batch_trace),
         batch_id=placement.batch_id,
         displaced=placement.displaced,
+        tenant=generation.tenant,
     )
 
 

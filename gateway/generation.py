@@ -68,6 +68,7 @@ class Placement:
     precision: Precision
     batch_trace: SpanContext
     displaced: Sequence[Displacement] = ()
+    padded_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -99,8 +100,8 @@ class Piece:
     finish: FinishReason
     precision: Precision = Precision.ANY
     usage: Usage | None = None
-
     screen: Verdict | None = None
+
 
 class State(Enum):
     """Where a request stands. QUEUED -> RUNNING -> ENDED, or ENDED from anywhere by a failure."""

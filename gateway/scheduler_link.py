@@ -16,7 +16,9 @@ from headrace.chassis.outbox import Outbox
 from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import link_to, to_frame
 from headrace.core.errors import Unavailable
+from headrace.core.prefix import prefix_hashes
 from headrace.core.request import Precision
+from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.frames import exchange
 from headrace.gateway.generation import Generation, Placement
 from headrace.gateway.relay import Relay
@@ -31,6 +33,9 @@ PATIENCE_S = 30.0
 _PRECISIONS: frozenset[int] = frozenset(Precision)
 
 
+Waiting = Relay | EncodingRelay
+
+
 class SchedulerLink:
     """`run` keeps the stream; `on_change` is told when it is up (True) and when it is lost (False)."""
 
@@ -42,14 +47,14 @@ class SchedulerLink:
         self._gateway_id = gateway_id
         self._on_change = on_change
         self._outbox: Outbox[pb.SubmitRequest] = Outbox(transport.max_message_bytes)
-        self._waiting: dict[str, Relay] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._submissions: dict[str, pb.SubmitRequest] = {}
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    async def placement(self, relay: Relay) -> Placement:
+    async def placement(self, relay: Waiting) -> Placement:
         """Submits, and waits for the placement. Raises what failed the request.
 
         Where no placement is returned the scheduler is told so without a wait, also if one has come meanwhile.
@@ -72,7 +77,7 @@ class SchedulerLink:
         """Tells the scheduler that a request will not run where it is placed."""
         self._outbox.put(pb.SubmitRequest(cancelled_request_ids=[wire_id]))
 
-    def _submit(self, relay: Relay) -> None:
+    def _submit(self, relay: Waiting) -> None:
         now = asyncio.get_running_loop().time()
         submission = pb.SubmitRequest(submissions=[_submission(relay.generation, now)])
         self._submissions[relay.generation.wire_id] = submission
@@ -125,18 +130,20 @@ class SchedulerLink:
                 relay.fail(from_fault(refusal.fault))
 
 
-def _submission(generation: Generation, now: float) -> pb.Submission:
+def _submission(generation: Generation | Encoding, now: float) -> pb.Submission:
+    sampling = generation.sampling if isinstance(generation, Generation) else None
     return pb.Submission(
         request_id=generation.wire_id,
         model=generation.model.name,
         qos_class=int(generation.qos),  # type: ignore[arg-type]
         tenant=generation.tenant,
         prompt_tokens=len(generation.token_ids),
-        max_output_tokens=generation.sampling.max_tokens,
-        n=generation.sampling.n,
+        max_output_tokens=sampling.max_tokens if sampling else 0,
+        n=sampling.n if sampling else 1,
         precision=int(generation.precision),  # type: ignore[arg-type]
         deadline_ms=generation.deadline_ms(now),
         trace=to_frame(generation.trace),
+        prefix_hashes=prefix_hashes(generation.model.name, generation.token_ids.astype("<u4", copy=False).tobytes()),
     )
 
 
@@ -146,6 +153,7 @@ def _placement(member: pb.Placement) -> Placement:
         address=member.executor_address,
         batch_id=member.batch_id,
         batch_size=member.batch_size,
+        padded_tokens=member.padded_tokens,
         precision=Precision(member.precision) if member.precision in _PRECISIONS else Precision.ANY,
         batch_trace=link_to(member.batch_trace),
         displaced=member.displaced,

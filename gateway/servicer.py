@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,20 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
+from headrace.chassis import signals
 from headrace.gateway.admission import Admission
 from headrace.gateway.answer import Answer
 from headrace.gateway.codec import decode, encode, encode_model, fit, request_id_of, tenant
+from headrace.gateway.encoding_call import Encoded, EncodingCalls
+from headrace.gateway.encoding_codec import (
+    EncodeWish,
+    decode_classify,
+    decode_embed,
+    decode_rerank,
+    encode_classify,
+    encode_embed,
+    encode_rerank,
+)
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.generation import Generation, State
 from headrace.gateway.ports import Preparer, TextModels
@@ -22,6 +33,7 @@ from headrace.gateway.preparation import prepare
 from headrace.gateway.relay import Relay
 from headrace.gateway.request_span import request_span
 from headrace.gateway.scheduler_link import SchedulerLink
+from headrace.gateway.screen_gate import ScreenGate
 
 DEADLINE_MARGIN_S = 0.05
 DEADLINE_MARGIN_SHARE = 0.1
@@ -33,7 +45,6 @@ class InUse:
     """What a gateway holds right now; all but the links is zero once every call has ended."""
 
     requests: int
-from headrace.gateway.screen_gate import ScreenGate
     tokens: int
     num_bytes: int
     active: int
@@ -53,6 +64,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         admission: Admission,
         scheduler: SchedulerLink,
         executors: ExecutorPool,
+        gate: ScreenGate,
         max_buffered_frames: int,
     ) -> None:
         self._tracer = tracer
@@ -61,10 +73,11 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._admission = admission
         self._scheduler = scheduler
         self._executors = executors
+        self._gate = gate
         self._max_buffered_frames = max_buffered_frames
+        self._encodings = EncodingCalls(tracer, preparer, admission, scheduler, executors)
 
     def in_use(self) -> InUse:
-        gate: ScreenGate,
         return InUse(
             requests=self._admission.requests,
             tokens=self._admission.tokens,
@@ -73,7 +86,6 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             waiting=self._scheduler.num_waiting,
             running=self._executors.num_running,
             links=self._executors.num_links,
-        self._gate = gate
         )
 
     async def Generate(
@@ -96,6 +108,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             caller = tenant(metadata)
             span.decoded(wish, caller, deadline)
             held.enter_context(self._admission.claim(wish.request_id))
+            screening = held.enter_context(self._gate.screening(wish, caller, span))
             token_ids = await prepare(self._preparer, wish, span.parent, deadline)
             sampling = fit(wish, len(token_ids))
             permit.correct(len(token_ids) + sampling.n * sampling.max_tokens)
@@ -108,12 +121,12 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
                 qos=wish.qos,
                 precision=wish.precision,
                 tenant=caller,
-            screening = held.enter_context(self._gate.screening(wish, caller, span))
                 deadline=deadline,
                 trace=span.context,
             )
             relay = Relay(generation, self._answers(generation), self._max_buffered_frames)
             span.submitted(relay, generation)
+            screening.guards(relay)
             if deadline is not None:
                 timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
                 held.callback(timer.cancel)
@@ -122,26 +135,60 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             running.enter_context(self._executors.link(placement.address).running(relay, placement))
             span.placed(placement)
             while pieces := await relay.pieces():
+                await screening.passed(deadline)
                 span.progressed()
                 if relay.state is State.ENDED:
                     running.close()  # the executor need not wait for a slow reader
                 for piece in pieces:
-            screening.guards(relay)
+                    if piece.usage is not None:
+                        piece.screen = await screening.finding()
                     yield encode(wish.request_id, piece)
             span.finished()
+
+    async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.EmbedResponse:
+        """One vector a text, in order."""
+        wish, encoded = await self._encoded(
+            signals.GATEWAY_EMBED, request, context, lambda: decode_embed(request, self._texts)
+        )
+        return encode_embed(wish, encoded.values, encoded.prompt_tokens, encoded.precision)
+
+    async def Rerank(self, request: pb.RerankRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RerankResponse:
+        """The documents, best first."""
+        wish, encoded = await self._encoded(
+            signals.GATEWAY_RERANK, request, context, lambda: decode_rerank(request, self._texts)
+        )
+        return encode_rerank(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
+
+    async def Classify(
+        self, request: pb.ClassifyRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ClassifyResponse:
+        """Each text's labels, most probable first."""
+        wish, encoded = await self._encoded(
+            signals.GATEWAY_CLASSIFY, request, context, lambda: decode_classify(request, self._texts)
+        )
+        return encode_classify(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
+
+    async def _encoded(
+        self,
+        name: str,
+        request: pb.EmbedRequest | pb.RerankRequest | pb.ClassifyRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+        decode: Callable[[], EncodeWish],
+    ) -> tuple[EncodeWish, Encoded]:
+        metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
+        return await self._encodings.run(
+            name, request, decode, lambda: tenant(metadata), metadata, _deadline(context.time_remaining())
+        )
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListModelsResponse:
         """All models whose text this gateway can read; ready where a linked executor has answered for it."""
         return pb.ListModelsResponse(
-                await screening.passed(deadline)
             models=[encode_model(self._texts.info(name), self._executors.serves(name)) for name in self._texts.names()]
         )
 
     def _answers(self, generation: Generation) -> list[Answer]:
-                    if piece.usage is not None:
-                        piece.screen = await screening.finding()
         sampling, model = generation.sampling, generation.model
         end_token_ids = frozenset(sampling.stop_token_ids) | (
             frozenset() if sampling.ignore_eos else frozenset(model.eos_token_ids)

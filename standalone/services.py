@@ -14,6 +14,7 @@ class Service(StrEnum):
 
     SCHEDULER = "scheduler"
     EXECUTOR = "executor"
+    ENCODER = "encoder"
     PREPROCESS = "preprocess"
     GATEWAY = "gateway"
 
@@ -35,9 +36,13 @@ OnServing = Callable[[Service, str], None]
 
 
 def layout(settings: Settings) -> list[Service]:
-    """The services to start, in order: preprocess only where the gateway is told to use the one configured here."""
-    own_preprocess = settings.gateway.preprocess == settings.preprocess.listen
-    return [service for service in Service if service is not Service.PREPROCESS or own_preprocess]
+    """The services to start, in order: preprocess only where the gateway is told to use the one configured here, an
+    encoder's executor only where one is named."""
+    wanted = {
+        Service.PREPROCESS: settings.gateway.preprocess == settings.preprocess.listen,
+        Service.ENCODER: bool(settings.encoder.model),
+    }
+    return [service for service in Service if wanted.get(service, True)]
 
 
 CALLED_BY_OTHERS = frozenset({Service.SCHEDULER, Service.PREPROCESS})
@@ -48,7 +53,7 @@ def wired(settings: Settings, service: Service, address: str) -> Settings:
     """The settings with `address` (the bound one, port 0 resolved) told to everybody who calls `service`."""
     match service:
         case Service.SCHEDULER:
-            changes = {"gateway": {"scheduler": address}, "executor": {"scheduler": address}}
+            changes = {name: {"scheduler": address} for name in ("gateway", "executor", "encoder")}
         case Service.PREPROCESS:
             changes = {"gateway": {"preprocess": address}}
         case _:

@@ -44,6 +44,10 @@ def _app(service: Service, settings: Settings, tracer: Tracer) -> AbstractAsyncC
             from headrace.executor import app as executor
 
             return executor.start(settings, tracer)
+        case Service.ENCODER:
+            from headrace.executor.encoding import app as encoder
+
+            return encoder.start(settings, tracer)
         case Service.PREPROCESS:
             from headrace.preprocess import app as preprocess
 

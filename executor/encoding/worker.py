@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, InvalidRequest
+from headrace.core.step_model import StepSample
 from headrace.executor.encoding.gathering import Gathering
 from headrace.executor.encoding.lengths import padded_length
 from headrace.executor.encoding.pooling import pooled
 from headrace.executor.encoding.task import Batch, Done, Task
 from headrace.executor.engines.encoder import Encoder
 from headrace.executor.engines.protocol import Float32
-from headrace.executor.stepper import StepSample
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,145 @@
+"""Embed, Rerank and Classify: one call's texts from permit to values. Each text is a request of its own to the
+scheduler, so that it shares a batch with texts of other calls. What a call takes, its exit stack gives back.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+from opentelemetry.trace import Tracer
+
+from headrace.core.errors import HeadraceError
+from headrace.core.request import Precision
+from headrace.gateway.admission import Admission
+from headrace.gateway.encoding import Encoding, EncodingRelay
+from headrace.gateway.encoding_codec import EncodeWish
+from headrace.gateway.encoding_span import EncodingSpan, encoding_span
+from headrace.gateway.executor_link import ExecutorPool
+from headrace.gateway.ports import EncoderTokens, Preparer
+from headrace.gateway.relay import deadline_missed
+from headrace.gateway.scheduler_link import SchedulerLink
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Each text's values, in order; how many tokens they had; the precision that served."""
+
+    values: Sequence[NDArray[np.float32]]
+    prompt_tokens: int
+    precision: Precision
+
+
+class EncodingCalls:
+    """The gateway's parts as calls use them."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        preparer: Preparer,
+        admission: Admission,
+        scheduler: SchedulerLink,
+        executors: ExecutorPool,
+    ) -> None:
+        self._tracer = tracer
+        self._preparer = preparer
+        self._admission = admission
+        self._scheduler = scheduler
+        self._executors = executors
+
+    async def run(
+        self,
+        name: str,
+        request: Message,
+        decode: Callable[[], EncodeWish],
+        caller: Callable[[], str],
+        metadata: Metadata,
+        deadline: float | None,
+    ) -> tuple[EncodeWish, Encoded]:
+        """Serves one call under the span `name`. Raises what fails the first of its texts, DeadlineMissed."""
+        with ExitStack() as held:
+            span = held.enter_context(encoding_span(self._tracer, name, metadata, deadline))
+            permit = held.enter_context(self._admission.permit(request.ByteSize(), requests=0))
+            wish, tenant = decode(), caller()
+            span.decoded(wish, tenant)
+            held.enter_context(self._admission.permit(0, requests=wish.num_texts))
+            held.enter_context(self._admission.claim(wish.request_id))
+            try:
+                async with asyncio.timeout_at(deadline) as limit:
+                    tokens = await self._tokens(wish, span)
+                    prompt_tokens = sum(len(token_ids) for token_ids, _ in tokens)
+                    permit.correct(prompt_tokens)
+                    encoded = await self._encode(wish, tokens, tenant, deadline, span)
+            except TimeoutError:
+                if limit.expired():
+                    raise deadline_missed(0) from None
+                raise
+            span.finished(prompt_tokens)
+            return wish, encoded
+
+    async def _tokens(self, wish: EncodeWish, span: EncodingSpan) -> Sequence[EncoderTokens]:
+        if wish.token_ids:
+            return [(token_ids, len(token_ids)) for token_ids in wish.token_ids]
+        if not wish.texts:
+            return []
+        return await self._preparer.prepare_texts(
+            wish.request_id, wish.model.name, wish.texts, wish.truncate, span.parent
+        )
+
+    async def _encode(
+        self,
+        wish: EncodeWish,
+        tokens: Sequence[EncoderTokens],
+        tenant: str,
+        deadline: float | None,
+        span: EncodingSpan,
+    ) -> Encoded:
+        call_id = f"{wish.request_id}.{secrets.token_hex(4)}"
+        relays = [
+            EncodingRelay(
+                Encoding(
+                    wire_id=f"{call_id}.{place}",
+                    model=wish.model,
+                    token_ids=token_ids,
+                    first_tokens=first_tokens,
+                    readout=wish.readout,
+                    qos=wish.qos,
+                    precision=wish.precision,
+                    tenant=tenant,
+                    deadline=deadline,
+                    trace=span.context,
+                )
+            )
+            for place, (token_ids, first_tokens) in enumerate(tokens)
+        ]
+        if len(relays) == 1:
+            values = [await self._one(relays[0], span)]
+        else:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    running = [tasks.create_task(self._one(relay, span)) for relay in relays]
+            except BaseExceptionGroup as group:
+                raise _first(group) from None
+            values = [task.result() for task in running]
+        precision = next((relay.served_by.precision for relay in relays if relay.served_by), Precision.ANY)
+        return Encoded(values, sum(len(token_ids) for token_ids, _ in tokens), precision)
+
+    async def _one(self, relay: EncodingRelay, span: EncodingSpan) -> NDArray[np.float32]:
+        placement = await self._scheduler.placement(relay)
+        with self._executors.link(placement.address).running(relay, placement):
+            span.placed(placement)
+            return await relay.values()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What failed the call: an error of ours before anything that followed from it."""
+    for error in group.exceptions:
+        if isinstance(error, HeadraceError):
+            return error
+    return group.exceptions[0]
