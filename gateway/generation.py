@@ -68,7 +68,6 @@ class Placement:
     precision: Precision
     batch_trace: SpanContext
     displaced: Sequence[Displacement] = ()
-    padded_tokens: int = 0
 
 
 @dataclass(slots=True)
