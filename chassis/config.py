@@ -111,6 +111,20 @@ class ExecutorSettings(_Section):
     )
 
 
+class EncoderSettings(_Section):
+    """The executor of an encoder: a process of its own."""
+
+    model: str = Field("", description="the encoder to serve; default: none")
+    listen: Address = "127.0.0.1:8474"
+    advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
+    scheduler: Address = "127.0.0.1:8471"
+    precision: str = Field("auto", pattern="^(auto|fp32|bf16|int8)$", description="auto: bf16 where the CPU has it")
+    threads: int = Field(0, ge=0, description="0: all cores")
+    batch_rows: int = Field(16, ge=1, le=256, description="most texts of a batch")
+    batches_ahead: int = Field(2, ge=1, le=8, description="batches placed here at once, so that one always waits")
+    straggler_ms: float = Field(5.0, ge=0, le=1_000, description="longest wait for a batch's last members")
+
+
 class PreprocessSettings(_Section):
     listen: Address = "127.0.0.1:8473"
     threads: int = Field(2, ge=1, le=64)
@@ -166,6 +180,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     executor: ExecutorSettings = ExecutorSettings()
+    encoder: EncoderSettings = EncoderSettings()
     preprocess: PreprocessSettings = PreprocessSettings()
     screen: ScreenSettings = ScreenSettings()
 

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.types.v1 import types_pb2
@@ -31,7 +32,7 @@ _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 Wire = TypeVar("Wire", bound=IntEnum)
 
 
-def request_id_of(request: pb.GenerateRequest) -> str:
+def request_id_of(request: pb.GenerateRequest | pb.EmbedRequest | pb.RerankRequest | pb.ClassifyRequest) -> str:
     """The request's id, drawn where it has none. Raises InvalidRequest."""
     request_id = request.request_id
     if len(request_id) > MAX_NAME_CHARS or not request_id.isprintable():
@@ -45,15 +46,15 @@ def request_id_of(request: pb.GenerateRequest) -> str:
 
 def decode(request: pb.GenerateRequest, request_id: str, texts: TextModels) -> Wish:
     """Raises InvalidRequest, naming the field and its limit, or ModelNotFound."""
-    model = _model(request.model, texts)
+    model = model_of(request.model, texts, "decoder")
     return Wish(
         request_id=request_id,
         model=model,
         prompt=_prompt(request, model),
         sampling=_sampling(request.sampling, model),
         max_tokens_given=request.sampling.HasField("max_tokens"),
-        qos=_enum(QosClass, "qos_class", request.qos_class or QosClass.NORMAL),
-        precision=_enum(Precision, "precision", request.precision),
+        qos=enum_of(QosClass, "qos_class", request.qos_class or QosClass.NORMAL),
+        precision=enum_of(Precision, "precision", request.precision),
     )
 
 
@@ -123,16 +124,16 @@ def encode_model(info: ModelInfo, ready: bool) -> pb.Model:
     )
 
 
-def _model(name: str, texts: TextModels) -> ModelInfo:
+def model_of(name: str, texts: TextModels, kind: str) -> ModelInfo:
+    """The model of that name. Raises ModelNotFound, InvalidRequest where it is of another kind."""
     if len(name) > MAX_NAME_CHARS:  # never echoed: it would not fit into a status
         raise ModelNotFound(
             f"no model has a name of {len(name)} characters", field="model", limit=f"{MAX_NAME_CHARS} characters"
         )
     info = texts.info(name)
-    if info.kind != "decoder":
-        raise InvalidRequest(
-            f"model {name!r} is of kind {info.kind} and does not generate", field="model", limit="decoder"
-        )
+    if info.kind != kind:
+        cannot = "generate" if kind == "decoder" else "encode"
+        raise InvalidRequest(f"model {name!r} is of kind {info.kind} and does not {cannot}", field="model", limit=kind)
     return info
 
 
@@ -143,7 +144,7 @@ def _prompt(request: pb.GenerateRequest, model: ModelInfo) -> Prompt:
                 raise InvalidRequest("text is empty", field="text", limit="1 character at least")
             return request.text
         case "tokens":
-            return _token_ids(request.tokens.token_ids, model)
+            return token_ids_of(request.tokens.token_ids, "tokens.token_ids", model)
         case "chat":
             return _messages(request.chat)
         case _:
@@ -152,8 +153,8 @@ def _prompt(request: pb.GenerateRequest, model: ModelInfo) -> Prompt:
             )
 
 
-def _token_ids(data: bytes, model: ModelInfo) -> Prompt:
-    field = "tokens.token_ids"
+def token_ids_of(data: bytes, field: str, model: ModelInfo) -> NDArray[np.uint32]:
+    """Token ids [T], all in the model's vocabulary. Raises InvalidRequest that names `field`."""
     if not data or len(data) % 4:
         raise InvalidRequest(
             f"{field} has {len(data)} bytes, must be little-endian uint32, one at least",
@@ -195,7 +196,8 @@ def _sampling(proto: types_pb2.Sampling, model: ModelInfo) -> Sampling:
     return sampling
 
 
-def _enum(kind: type[Wire], field: str, value: int) -> Wire:
+def enum_of(kind: type[Wire], field: str, value: int) -> Wire:
+    """Raises InvalidRequest that names `field` where the value has no name."""
     try:
         return kind(value)
     except ValueError:

@@ -68,6 +68,7 @@ class Placement:
     precision: Precision
     batch_trace: SpanContext
     displaced: Sequence[Displacement] = ()
+    padded_tokens: int = 0
 
 
 @dataclass(slots=True)

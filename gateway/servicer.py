@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,20 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
+from headrace.chassis import signals
 from headrace.gateway.admission import Admission
 from headrace.gateway.answer import Answer
 from headrace.gateway.codec import decode, encode, encode_model, fit, request_id_of, tenant
+from headrace.gateway.encoding_call import Encoded, EncodingCalls
+from headrace.gateway.encoding_codec import (
+    EncodeWish,
+    decode_classify,
+    decode_embed,
+    decode_rerank,
+    encode_classify,
+    encode_embed,
+    encode_rerank,
+)
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.generation import Generation, State
 from headrace.gateway.ports import Preparer, TextModels
@@ -64,6 +75,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._executors = executors
         self._gate = gate
         self._max_buffered_frames = max_buffered_frames
+        self._encodings = EncodingCalls(tracer, preparer, admission, scheduler, executors)
 
     def in_use(self) -> InUse:
         return InUse(
@@ -132,6 +144,41 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
                         piece.screen = await screening.finding()
                     yield encode(wish.request_id, piece)
             span.finished()
+
+    async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.EmbedResponse:
+        """One vector a text, in order."""
+        wish, encoded = await self._encoded(
+            signals.GATEWAY_EMBED, request, context, lambda: decode_embed(request, self._texts)
+        )
+        return encode_embed(wish, encoded.values, encoded.prompt_tokens, encoded.precision)
+
+    async def Rerank(self, request: pb.RerankRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RerankResponse:
+        """The documents, best first."""
+        wish, encoded = await self._encoded(
+            signals.GATEWAY_RERANK, request, context, lambda: decode_rerank(request, self._texts)
+        )
+        return encode_rerank(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
+
+    async def Classify(
+        self, request: pb.ClassifyRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ClassifyResponse:
+        """Each text's labels, most probable first."""
+        wish, encoded = await self._encoded(
+            signals.GATEWAY_CLASSIFY, request, context, lambda: decode_classify(request, self._texts)
+        )
+        return encode_classify(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
+
+    async def _encoded(
+        self,
+        name: str,
+        request: pb.EmbedRequest | pb.RerankRequest | pb.ClassifyRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+        decode: Callable[[], EncodeWish],
+    ) -> tuple[EncodeWish, Encoded]:
+        metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
+        return await self._encodings.run(
+            name, request, decode, lambda: tenant(metadata), metadata, _deadline(context.time_remaining())
+        )
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]

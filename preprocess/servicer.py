@@ -101,12 +101,21 @@ class PreprocessServicer(pb_grpc.PreprocessServiceServicer):
     async def _prepared(self, item: pb.PrepareItem) -> pb.PreparedItem:
         if item.WhichOneof("prompt") is None:
             raise InvalidRequest("the item has no prompt", field="prompt", limit="text or chat")
-        prompt = item.text if item.HasField("text") else item.chat.messages
-        token_ids = await self._preparer.prepare(item.request_id, item.model, prompt, from_frame(item.trace))
-        answer = pb.PreparedItem(request_id=item.request_id, token_ids=token_ids.astype("<u4", copy=False).tobytes())
+        answer = pb.PreparedItem(request_id=item.request_id)
+        parent = from_frame(item.trace)
+        if item.HasField("texts"):
+            texts = [Pair(each.text, each.pair if each.HasField("pair") else None) for each in item.texts.texts]
+            for token_ids, first_tokens in await self._preparer.prepare_texts(
+                item.request_id, item.model, texts, item.texts.truncate, parent
+            ):
+                answer.texts.add(token_ids=token_ids.astype("<u4", copy=False).tobytes(), first_tokens=first_tokens)
+        else:
+            prompt = item.text if item.HasField("text") else item.chat.messages
+            token_ids = await self._preparer.prepare(item.request_id, item.model, prompt, parent)
+            answer.token_ids = token_ids.astype("<u4", copy=False).tobytes()
         if answer.ByteSize() + MEMBER_OVERHEAD_BYTES > self._max_message_bytes:
             raise InvalidRequest(
-                f"the prompt's {len(token_ids)} tokens do not fit one message",
+                f"the prompt's tokens, {answer.ByteSize()} bytes, do not fit one message",
                 field="prompt",
                 limit=f"{self._max_message_bytes} bytes",
             )
