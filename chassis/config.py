@@ -103,6 +103,10 @@ class ExecutorSettings(_Section):
     num_slots: int = Field(64, ge=1, le=4096)
     kv_bytes: int = Field(4 * 2**30, ge=2**20)
     step_tokens: int = Field(640, ge=2, description="most tokens in one step: decodes first, then prefill chunks")
+    realtime_inter_token_ms: float = Field(
+        100.0, ge=0, description="prefill chunks shrink so that running realtime streams keep this pace; 0: they do not"
+    )
+    normal_inter_token_ms: float = Field(200.0, ge=0, description="the same for normal streams; batch has no pace")
     prefix_cache: bool = Field(True, description="prompts that begin alike are computed once")
     cache_answers: bool = Field(False, description="also answers' tokens: faster next turns, not bit for bit exact")
     cache_scope: str = Field("shared", pattern="^(shared|tenant)$", description="who shares the prefix cache")

@@ -13,9 +13,10 @@ from opentelemetry.trace import Tracer
 from headrace.api.executor.v1 import executor_pb2, executor_pb2_grpc
 from headrace.api.scheduler.v1 import scheduler_pb2
 from headrace.chassis.channel import open_channel
-from headrace.chassis.config import Settings
+from headrace.chassis.config import ExecutorSettings, Settings
 from headrace.chassis.server import ServerHandle, serve
 from headrace.core.errors import ConfigError
+from headrace.core.request import QosClass
 from headrace.executor.engines.registry import load_engine
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.prefixes import prefix_cache
@@ -91,6 +92,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
             deliver=service.deliver,
             failed=failed,
             cache=prefix_cache(own, entry.info, engine.spec),
+            inter_token_s=_pace(own),
         )
         service.worker = worker
         try:
@@ -121,6 +123,12 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
                             enlisting.cancel()
         finally:
             engine.close()
+
+
+def _pace(own: ExecutorSettings) -> dict[int, float]:
+    """Seconds between tokens by priority, which is the class's number."""
+    paces = {QosClass.REALTIME: own.realtime_inter_token_ms, QosClass.NORMAL: own.normal_inter_token_ms}
+    return {int(qos): pace_ms / 1000 for qos, pace_ms in paces.items() if pace_ms}
 
 
 async def _raise_when(broken: asyncio.Future[None]) -> None:

@@ -7,16 +7,17 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from headrace.core.errors import EngineFault, HeadraceError, PoolExhausted
 from headrace.core.request import FinishReason
-from headrace.core.step_model import StepSample
+from headrace.core.step_model import StepModel, StepSample
 from headrace.executor.engines.protocol import Engine, StepOutput
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool
+from headrace.executor.pace import step_budget
 from headrace.executor.planner import Row, plan_rows
 from headrace.executor.prefixes import publish
 from headrace.executor.residents import Residents
@@ -32,7 +33,10 @@ _KEPT_SAMPLES = 8
 
 
 class Stepper:
-    """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds."""
+    """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds.
+
+    `inter_token_s` are the seconds between tokens that streams are to keep, by priority number.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class Stepper:
         pool: BlockPool,
         eos_token_ids: tuple[int, ...],
         step_tokens: int,
+        inter_token_s: Mapping[int, float] | None = None,
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
@@ -49,6 +54,8 @@ class Stepper:
         self._pool = pool
         self._eos_token_ids = eos_token_ids
         self._step_tokens = step_tokens
+        self._inter_token_s = inter_token_s or {}
+        self._step_model = StepModel()
         self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
         self._faults = 0
         # dummy rows fill steps of too few rows; they write to blocks of their own
@@ -72,7 +79,8 @@ class Stepper:
         """Runs the engine once. A failing engine fails the step's members; raises once it has failed again and again,
         and where its output cannot be read."""
         spec, residents = self._engine.spec, self._residents
-        rows = self._with_memory(plan_rows(residents.running, self._step_tokens, spec.min_chunk_tokens), result)
+        budget = step_budget(self._step_model, residents.running, self._inter_token_s, self._step_tokens)
+        rows = self._with_memory(plan_rows(residents.running, budget, spec.min_chunk_tokens), result)
         if not rows:
             residents.remove_finished(result)
             return
@@ -130,7 +138,9 @@ class Stepper:
         num_tokens = sum(row.num_tokens for row in rows)
         self.num_tokens += num_tokens
         num_decodes = sum(row.num_tokens == 1 for row in rows)
-        self._samples.append(StepSample(num_decodes, num_tokens - num_decodes, duration_s))
+        sample = StepSample(num_decodes, num_tokens - num_decodes, duration_s)
+        self._step_model.observe((sample,))
+        self._samples.append(sample)
 
     def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
         """The other answers begin where the prompt ends, over its blocks."""

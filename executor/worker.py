@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
@@ -71,6 +71,7 @@ class Worker:
         deliver: Callable[[StepResult], None],
         failed: Callable[[Exception], None],
         cache: PrefixCache | None = None,
+        inter_token_s: Mapping[int, float] | None = None,
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
@@ -88,7 +89,7 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = False
         self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
-        self._stepper = Stepper(engine, self._residents, self.pool, eos_token_ids, step_tokens)
+        self._stepper = Stepper(engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s)
         self._base_blocks = self.pool.num_in_use
         self._alone = False
         self._resuming = threading.Lock()  # held while displaced requests go on, and while `alone` changes
