@@ -5,18 +5,36 @@ Errors raised are those of headrace.core.errors.
 
 from headrace.client.blocking import Client
 from headrace.client.streaming import AsyncClient
-from headrace.client.values import Answer, Message, Model, Piece, TokenLogprob, TokenLogprobs, Usage
+from headrace.client.values import (
+    Answer,
+    Embeddings,
+    Labels,
+    LabelScore,
+    Message,
+    Model,
+    Piece,
+    Ranked,
+    Ranking,
+    TokenLogprob,
+    TokenLogprobs,
+    Usage,
+)
 from headrace.core.request import FinishReason, Precision
 
 __all__ = [
     "Answer",
     "AsyncClient",
     "Client",
+    "Embeddings",
     "FinishReason",
+    "LabelScore",
+    "Labels",
     "Message",
     "Model",
     "Piece",
     "Precision",
+    "Ranked",
+    "Ranking",
     "TokenLogprob",
     "TokenLogprobs",
     "Usage",

@@ -1,8 +1,8 @@
 """The client for programs without asyncio; the same calls as the asyncio client's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Self, TypeVar, Unpack, overload
 
 import grpc
 
@@ -12,9 +12,31 @@ from headrace.chassis.channel import channel_options
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.client.codec import answers, decode, decode_model, encode, metadata
-from headrace.client.values import Answer, CallOptions, Model, Piece, Prompt
+from headrace.client.encoder_codec import (
+    decode_classify,
+    decode_embed,
+    decode_rerank,
+    encode_classify,
+    encode_embed,
+    encode_rerank,
+)
+from headrace.client.values import (
+    Answer,
+    CallOptions,
+    Embeddings,
+    EncodeOptions,
+    Labels,
+    Model,
+    Piece,
+    PoolingName,
+    Prompt,
+    Ranking,
+    Texts,
+)
 
 MAX_MESSAGE_BYTES = 4 * 2**20
+
+Given = TypeVar("Given")
 
 
 class Client:
@@ -68,6 +90,40 @@ class Client:
         stream = self.stream(model, prompt, n=n, **options)
         whole = answers(stream)
         return whole[0] if n is None else whole
+
+    def embed(
+        self,
+        model: str,
+        texts: Texts,
+        *,
+        pooling: PoolingName | None = None,
+        normalize: bool = True,
+        dimensions: int = 0,
+        **options: Unpack[EncodeOptions],
+    ) -> Embeddings:
+        """One vector a text; `pooling` None is the model's own, `dimensions` 0 the whole vector."""
+        request = encode_embed(model, texts, pooling, normalize, dimensions, options)
+        return decode_embed(self._unary(self._stub.Embed, request, options))
+
+    def rerank(
+        self, model: str, query: str, documents: Sequence[str], *, top_n: int = 0, **options: Unpack[EncodeOptions]
+    ) -> Ranking:
+        """The documents by how well they answer the query, best first; `top_n` 0 for all of them."""
+        request = encode_rerank(model, query, documents, top_n, options)
+        return decode_rerank(self._unary(self._stub.Rerank, request, options))
+
+    def classify(
+        self, model: str, texts: str | Sequence[str], *, top_n: int = 0, **options: Unpack[EncodeOptions]
+    ) -> Labels:
+        """Each text's labels, most probable first; `top_n` 0 for all of them."""
+        request = encode_classify(model, texts, top_n, options)
+        return decode_classify(self._unary(self._stub.Classify, request, options))
+
+    def _unary(self, method: Callable[..., Given], request: object, options: EncodeOptions) -> Given:
+        try:
+            return method(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
 
     def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """The models that the gateway can serve."""

@@ -34,9 +34,9 @@ _OF_THE_CALL = CallOptions.__annotations__.keys() - SamplingOptions.__annotation
 def encode(model: str, prompt: Prompt, n: int | None, options: CallOptions) -> pb.GenerateRequest:
     """Raises InvalidRequest for values that the wire cannot hold; the gateway checks the rest."""
     request = pb.GenerateRequest(model=model, request_id=options.get("request_id") or "")
-    request.qos_class = _named(QosClass, "qos", options.get("qos", "normal")).value  # type: ignore[assignment]
+    request.qos_class = named(QosClass, "qos", options.get("qos", "normal")).value  # type: ignore[assignment]
     precision = options.get("precision") or Precision.ANY.name
-    request.precision = _named(Precision, "precision", precision).value  # type: ignore[assignment]
+    request.precision = named(Precision, "precision", precision).value  # type: ignore[assignment]
     _put_prompt(request, prompt)
     for name, value in {**options, "n": n}.items():
         if value is not None and name not in _OF_THE_CALL:
@@ -65,7 +65,7 @@ def decode(response: pb.GenerateResponse) -> Piece:
         ),
         finish_reason=FinishReason(response.finish_reason),
         precision=Precision(response.precision),
-        usage=_usage(response.usage) if response.HasField("usage") else None,
+        usage=to_usage(response.usage) if response.HasField("usage") else None,
     )
 
 
@@ -106,7 +106,8 @@ def answers(pieces: Iterable[Piece]) -> list[Answer]:
     ]
 
 
-def _named(kind: type[Names], field: str, name: str) -> Names:
+def named(kind: type[Names], field: str, name: str) -> Names:
+    """Raises InvalidRequest that names `field` and what is known."""
     try:
         return kind[name.upper()]
     except KeyError:
@@ -165,5 +166,5 @@ def _logprob(item: types_pb2.TokenLogprob) -> TokenLogprob:
     return TokenLogprob(item.token_id, item.logprob)
 
 
-def _usage(usage: types_pb2.Usage) -> Usage:
+def to_usage(usage: types_pb2.Usage) -> Usage:
     return Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens)

@@ -1,5 +1,6 @@
 """What a caller hands in and gets back. Plain values, no wire format."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -44,6 +45,23 @@ class SamplingOptions(TypedDict, total=False):
 class CallOptions(SamplingOptions, total=False):
     """All that may be said with a prompt. Left out: class normal, the model's precision, no deadline, a drawn id."""
 
+    qos: Qos
+    precision: PrecisionName | None
+    timeout_s: float | None
+    request_id: str | None
+
+
+Texts = str | Sequence[str] | Sequence[Sequence[int]]
+"""One text, several, or several texts' token ids with the special tokens that the model wants."""
+
+PoolingName = Literal["mean", "cls", "last"]
+
+
+class EncodeOptions(TypedDict, total=False):
+    """All that may be said with texts for an encoder. Left out: class normal, the model's precision, no deadline, a
+    drawn id, and texts that are too long are refused rather than cut (`truncate`)."""
+
+    truncate: bool
     qos: Qos
     precision: PrecisionName | None
     timeout_s: float | None
@@ -102,6 +120,52 @@ class Answer:
     finish_reason: FinishReason
     precision: Precision
     usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One vector a text, in order: arrays of 32-bit floats, which numpy.asarray takes as they are."""
+
+    request_id: str
+    vectors: tuple["array[float]", ...]
+    usage: Usage
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document by its place in the call."""
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The documents, best first."""
+
+    request_id: str
+    results: tuple[Ranked, ...]
+    usage: Usage
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScore:
+    """A label and its probability."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Each text's labels, in the texts' order, most probable first."""
+
+    request_id: str
+    results: tuple[tuple[LabelScore, ...], ...]
+    usage: Usage
+    precision: Precision
 
 
 @dataclass(frozen=True, slots=True)
