@@ -62,5 +62,7 @@ async def ask(
         raise EngineFault("the stream ended before the answer did")
     usage = last.usage
     ending = f"{last.finish_reason.name.lower()}, {usage.prompt_tokens} tokens in, {usage.completion_tokens} out"
+    if last.flagged is not None:
+        ending += f", flagged by the screen: {last.flagged.category} ({last.flagged.score:.2f})"
     Console(stderr=True, highlight=False).print(ending, style="dim")
     return last.request_id

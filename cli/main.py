@@ -15,6 +15,7 @@ COMMANDS = {
     "up": "headrace.cli.up:up",
     "demo": "headrace.cli.demo:demo",
     "generate": "headrace.cli.generate:generate",
+    "screen": "headrace.cli.screen:screen",
     "trace": "headrace.cli.trace:trace",
     "models": "headrace.cli.models:app",
     "bench": "headrace.cli.bench:app",

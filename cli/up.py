@@ -14,6 +14,7 @@ from headrace.chassis.config import Settings, load_settings
 from headrace.chassis.telemetry import configure_logging
 from headrace.cli.services import Config
 from headrace.core.errors import ModelNotFound
+from headrace.core.screening import ScreenPolicy
 from headrace.models.repository import Repository
 from headrace.standalone.process import CUT_SHORT
 from headrace.standalone.services import Service, Suite
@@ -33,18 +34,27 @@ class Preprocess(StrEnum):
 
 Single = Annotated[bool, typer.Option("--single", help="All services in one process.")]
 Where = Annotated[Preprocess | None, typer.Option("--preprocess", help="Where prompts are tokenised.")]
+Screened = Annotated[
+    ScreenPolicy | None, typer.Option("--screen", help="What to do about harmful prompts; default: as set, else off.")
+]
 Models = Annotated[
     list[str] | None, typer.Option("--model", metavar="NAME", help="A model to serve; may be given several times.")
 ]
 
 
-def up(config: Config = None, single: Single = False, preprocess: Where = None, model: Models = None) -> None:
+def up(
+    config: Config = None,
+    single: Single = False,
+    preprocess: Where = None,
+    model: Models = None,
+    screen: Screened = None,
+) -> None:
     """Start every service on this machine and keep them running until Ctrl-C."""
 
     async def keep_serving(suite: Suite) -> bool:
         return True
 
-    settings = with_encoder(suite_settings(config, preprocess, model))
+    settings = with_encoder(suite_settings(config, preprocess, model, screen))
     raise typer.Exit(serve(settings, single, keep_serving))
 
 
@@ -55,11 +65,18 @@ def with_encoder(settings: Settings) -> Settings:
     return settings.model_copy(update={"encoder": settings.encoder.model_copy(update={"model": DEFAULT_ENCODER})})
 
 
-def suite_settings(config: Path | None, preprocess: Preprocess | None, models: list[str] | None) -> Settings:
+def suite_settings(
+    config: Path | None,
+    preprocess: Preprocess | None,
+    models: list[str] | None,
+    screen: ScreenPolicy | None = None,
+) -> Settings:
     """The settings with the command's options on top. Raises ConfigError, ModelNotFound."""
     overrides: dict[str, dict[str, Any]] = {}
     if models:
         overrides["executor"] = {"models": models}
+    if screen is not None:
+        overrides["screen"] = {"policy": screen}
     if preprocess is Preprocess.REMOTE:
         overrides["gateway"] = {"preprocess": load_settings(config).preprocess.listen}
     elif preprocess is Preprocess.INLINE:
