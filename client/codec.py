@@ -22,6 +22,7 @@ from headrace.client.values import (
 )
 from headrace.core.errors import EngineFault, InvalidRequest
 from headrace.core.request import FinishReason, Precision, QosClass
+from headrace.core.screening import Verdict
 
 Names = TypeVar("Names", QosClass, Precision)
 
@@ -66,6 +67,7 @@ def decode(response: pb.GenerateResponse) -> Piece:
         finish_reason=FinishReason(response.finish_reason),
         precision=Precision(response.precision),
         usage=to_usage(response.usage) if response.HasField("usage") else None,
+        flagged=_verdict(response.screen) if response.HasField("screen") else None,
     )
 
 
@@ -83,11 +85,12 @@ def decode_model(model: pb.Model) -> Model:
 def answers(pieces: Iterable[Piece]) -> list[Answer]:
     """The whole answers, by index. Raises EngineFault where the stream ended without usage, its last word."""
     by_index: dict[int, list[Piece]] = {}
-    usage = None
+    usage = flagged = None
     precision = Precision.ANY
     for piece in pieces:
         by_index.setdefault(piece.index, []).append(piece)
         usage = piece.usage or usage
+        flagged = piece.flagged or flagged
         precision = piece.precision or precision
     if usage is None:
         raise EngineFault("the stream ended before the answer did")
@@ -101,6 +104,7 @@ def answers(pieces: Iterable[Piece]) -> list[Answer]:
             finish_reason=group[-1].finish_reason,
             precision=precision,
             usage=usage,
+            flagged=flagged,
         )
         for index, group in sorted(by_index.items())
     ]
@@ -113,6 +117,10 @@ def named(kind: type[Names], field: str, name: str) -> Names:
     except KeyError:
         known = ", ".join(member.name.lower() for member in kind)
         raise InvalidRequest(f"{field} {name!r} is unknown, must be one of {known}", field=field, limit=known) from None
+
+
+def _verdict(proto: types_pb2.ScreenVerdict) -> Verdict:
+    return Verdict(proto.category, proto.score, proto.model)
 
 
 def _put_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:

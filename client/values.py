@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from headrace.core.request import FinishReason, Precision
+from headrace.core.screening import Verdict
 
 Qos = Literal["realtime", "normal", "batch"]
 PrecisionName = Literal["fp32", "bf16", "fp16", "int8"]
@@ -95,7 +96,8 @@ class Usage:
 class Piece:
     """A piece of answer `index`. The last of each answer has a finish reason, the last of all has usage.
 
-    `precision` is that which served, in the first piece of the call; ANY in the others.
+    `precision` is that which served, in the first piece of the call; ANY in the others. `flagged` is what the screen
+    found in a prompt that was let pass, in the last piece of the call.
     """
 
     request_id: str
@@ -106,6 +108,7 @@ class Piece:
     finish_reason: FinishReason
     precision: Precision
     usage: Usage | None
+    flagged: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Answer:
     finish_reason: FinishReason
     precision: Precision
     usage: Usage
+    flagged: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
