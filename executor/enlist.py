@@ -143,6 +143,8 @@ class EnlistLink:
         enlistment.paused_request_ids.extend(each for each in self._worker().obey() if each in self._running)
         enlistment.draining = self._told = self.draining
         reports = self._reports = _Reports()  # the enlistment says all that was before
+        if cache := self._worker().cache:
+            cache.tell_again()
         yield pb.EnlistRequest(enlistment=enlistment)
         while True:
             with contextlib.suppress(TimeoutError):  # then it is a heartbeat

@@ -7,7 +7,6 @@ anywhere.
 """
 
 import os
-from collections.abc import Sequence
 
 import numpy as np
 import openvino as ov
@@ -18,6 +17,7 @@ from headrace.core.errors import EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.protocol import EngineSpec, Float32, Int32, StepPlan
 from headrace.executor.memory.host_arena import HostArena
+from headrace.executor.memory.layered import LayeredMemory
 from headrace.models.repository import ModelEntry
 
 NUM_CANDIDATES = 64
@@ -113,6 +113,7 @@ class OpenVinoEngine:
             self._arenas.append(arena)
             self._caches.append(cache)
             self._tensors.append(tensor)
+        self._memory = LayeredMemory(self._arenas, [cache[0].nbytes for cache in self._caches])
         self._closed = False
         self.spec = EngineSpec(
             name="openvino",
@@ -126,6 +127,7 @@ class OpenVinoEngine:
             min_chunk_tokens=2,
             num_candidates=min(NUM_CANDIDATES, entry.info.vocab_size),
             exact=True,
+            extent_blocks=self._memory.extent_blocks,
         )
 
     def forward(self, plan: StepPlan) -> OpenVinoOutput:
@@ -158,9 +160,7 @@ class OpenVinoEngine:
             cache[target] = cache[source]
 
     def release_blocks(self, blocks: Int32) -> None:
-        for first, count in _runs(np.sort(blocks)):
-            for arena, cache in zip(self._arenas, self._caches, strict=True):
-                arena.release_range(first * cache[0].nbytes, count * cache[0].nbytes)
+        self._memory.unmap_blocks(blocks)
 
     def close(self) -> None:
         if not self._closed:
@@ -170,12 +170,6 @@ class OpenVinoEngine:
             self._caches.clear()
             for arena in self._arenas:
                 arena.close()
-
-
-def _runs(blocks: Int32) -> Sequence[tuple[int, int]]:
-    """Sorted block numbers as (first, count) of consecutive ones."""
-    breaks = np.flatnonzero(np.diff(blocks) != 1) + 1
-    return [(int(run[0]), len(run)) for run in np.split(blocks, breaks) if len(run)]
 
 
 def _keep_wanted_rows(model: ov.Model) -> ov.Output:

@@ -106,6 +106,11 @@ class PrefixCache:
         self.events.extend(PrefixEvent(prefix, False) for prefix in entry.prefixes)
         return block
 
+    def tell_again(self) -> None:
+        """All that is here, as if it had just come: somebody new listens. From any thread."""
+        for entry in list(self._entries.values()):
+            self.events.extend(PrefixEvent(prefix, True) for prefix in entry.prefixes)
+
     def take_events(self, most: int) -> tuple[list[int], list[int]]:
         """The oldest events, `most` of them or fewer: what came and what went, where only the last of a prefix counts.
         From any thread."""

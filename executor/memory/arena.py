@@ -1,12 +1,11 @@
 """What an address range promises, whichever device it lies on. Bytes and pages; knows no blocks and no tokens."""
 
-from typing import Any, Protocol
-
-from numpy.typing import DTypeLike, NDArray
+from typing import Protocol
 
 
 class VirtualArena(Protocol):
-    """`size_bytes` of address space. Physical pages come when memory is first written and leave by `release_range`."""
+    """`size_bytes` of address space. Physical pages come by `map_range`, or on the host when memory is first written,
+    and leave by `release_range`."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -15,8 +14,9 @@ class VirtualArena(Protocol):
     def page_bytes(self) -> int:
         """The granule in which memory comes and goes."""
 
-    def as_array(self, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The arena's first bytes as an array over the same memory. Raises ValueError if the arena is smaller."""
+    def map_range(self, offset: int, length: int) -> None:
+        """The range, in bytes, is going to be used: there is, or on the host will be, memory behind all of it. Raises
+        PoolExhausted, having changed nothing, where there is none; ValueError if the range is not within the arena."""
 
     def release_range(self, offset: int, length: int) -> int:
         """Gives back the pages that lie wholly within the range, in bytes, and returns how many bytes that is; what

@@ -26,15 +26,19 @@ class HostArena:
             -1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         )
 
+    def map_range(self, offset: int, length: int) -> None:
+        """Nothing but a check: the system maps pages as they are written."""
+        self._check(offset, length)
+
     def as_array(self, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The arena's first bytes as an array over the same memory. Raises ValueError if the arena is smaller."""
         wanted = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if wanted > self.size_bytes:
             raise ValueError(f"an array of {wanted} bytes does not fit an arena of {self.size_bytes}")
         return np.ndarray(shape, dtype, buffer=self._open())
 
     def release_range(self, offset: int, length: int) -> int:
-        if offset < 0 or length < 0 or offset + length > self.size_bytes:
-            raise ValueError(f"bytes {offset} to {offset + length} are not within an arena of {self.size_bytes}")
+        self._check(offset, length)
         first, inner = whole_pages(offset, length, self.page_bytes)
         if inner:
             self._open().madvise(mmap.MADV_DONTNEED, first, inner)
@@ -56,6 +60,10 @@ class HostArena:
             # not mmap.close(), which refuses while arrays are over it: the range itself goes with the last of them
             self._memory.madvise(mmap.MADV_DONTNEED)
             self._memory = None
+
+    def _check(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0 or offset + length > self.size_bytes:
+            raise ValueError(f"bytes {offset} to {offset + length} are not within an arena of {self.size_bytes}")
 
     def _open(self) -> mmap.mmap:
         if self._memory is None:
