@@ -28,6 +28,7 @@ from headrace.core.model import ModelInfo
 from headrace.core.request import FinishReason
 from headrace.gateway.app import GatewayHandle, start
 from headrace.gateway.ports import Message, TextStream
+from headrace.gateway.screen_gate import Screener
 
 BATCH_TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MODELS = {
@@ -251,8 +252,10 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def make_world(**gateway: Any) -> AsyncIterator[World]:
-    """`gateway`: settings of its section."""
+async def make_world(
+    screener: Screener | None = None, screen: dict[str, Any] | None = None, **gateway: Any
+) -> AsyncIterator[World]:
+    """`screen`, `gateway`: settings of their sections."""
     scheduler, executor, preparer = FakeScheduler(), FakeExecutor(), BytePreparer()
     scheduler_server, scheduler_address = await serve_fake(
         lambda server: scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server)
@@ -265,12 +268,13 @@ async def make_world(**gateway: Any) -> AsyncIterator[World]:
         overrides={
             "gateway": {"listen": "127.0.0.1:0", "scheduler": scheduler_address, **gateway},
             "transport": {"drain_s": 0.2},
+            "screen": screen or {},
         }
     )
     spans, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     async with (
-        start(settings, provider.get_tracer("test"), preparer, ByteTexts()) as handle,
+        start(settings, provider.get_tracer("test"), preparer, ByteTexts(), screener) as handle,
         AsyncClient(handle.address) as client,
     ):
         world = World(
