@@ -71,6 +71,7 @@ def _add(home: Path, source: Source, name: str, force: bool, progress: Progress)
                 license=_license(source, path) or converted.license or "unknown",
                 weights=converted.weights,
                 check=converted.check,
+                labels=converted.labels,
             )
             store.publish(name, manifest)
     return Added(Repository(home).get(name), changed=True)

@@ -44,3 +44,9 @@ def hidden_states(
         inner = inner * (1 + _erf(inner / math.sqrt(2))) / 2
         x = norm(dense(inner, f"{prefix}output.dense") + x, f"{prefix}output.LayerNorm")
     return x
+
+
+def scores(weights: Mapping[str, Float32], hidden: Float32) -> Float32:
+    """What a classification head [N] makes of one text's last hidden states [T, H]."""
+    pooled = np.tanh(hidden[0] @ weights["pooler.dense.weight"].T + weights["pooler.dense.bias"])
+    return np.asarray(pooled @ weights["classifier.weight"].T + weights["classifier.bias"], np.float32)

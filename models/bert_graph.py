@@ -37,8 +37,16 @@ class BertShape:
         return cls(config["num_hidden_layers"], config["num_attention_heads"], config.get("layer_norm_eps", 1e-12))
 
 
-def build(weights: Mapping[str, Float32], shape: BertShape) -> ov.Model:
-    """The graph; `weights` by their names in BertModel."""
+def labels(weights: Mapping[str, Float32], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of the classification head, one a score; () where there is none."""
+    if "classifier.weight" not in weights or "pooler.dense.weight" not in weights:
+        return ()
+    names = config.get("id2label") or {}
+    return tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(len(weights["classifier.weight"])))
+
+
+def build(weights: Mapping[str, Float32], shape: BertShape, *, head: bool = False) -> ov.Model:
+    """The graph; `weights` by their names in BertModel. With `head` its output is `scores` [B, N] f32 instead."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     inputs = [op.parameter([-1, -1], ov.Type.i64, name=name) for name in names]
     for parameter, name in zip(inputs, names, strict=True):
@@ -56,6 +64,10 @@ def build(weights: Mapping[str, Float32], shape: BertShape) -> ov.Model:
     bias = op.multiply(op.unsqueeze(shut, op.constant([1, 2])), op.constant(np.finfo(np.float32).min))
     for layer in range(shape.num_layers):
         hidden = layers.encoder(hidden, bias, f"encoder.layer.{layer}.")
+    if head:
+        scores = layers.head(hidden)
+        scores.output(0).set_names({"scores"})
+        return ov.Model([scores], inputs, "bert")
     hidden.output(0).set_names({"last_hidden_state"})
     return ov.Model([hidden], inputs, "bert")
 
@@ -79,6 +91,11 @@ class _Layers:
         hidden = self.norm(attended, f"{prefix}attention.output.LayerNorm")
         inner = op.gelu(self._linear(hidden, f"{prefix}intermediate.dense"), "erf")
         return self.norm(op.add(self._linear(inner, f"{prefix}output.dense"), hidden), f"{prefix}output.LayerNorm")
+
+    def head(self, hidden: ov.Node) -> ov.Node:
+        """[B, T, H] -> [B, N]: BERT's pooler over the first token, and the classifier."""
+        first = op.gather(hidden, op.constant(0, ov.Type.i64), op.constant(1, ov.Type.i64))
+        return self._linear(op.tanh(self._linear(first, "pooler.dense")), "classifier")
 
     def norm(self, hidden: ov.Node, name: str) -> ov.Node:
         scaled = op.mvn(hidden, [-1], True, self._shape.epsilon, "inside_sqrt")

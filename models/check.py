@@ -56,6 +56,12 @@ def compare(expected: Sequence[Float32], actual: Sequence[Float32], bounds: Boun
     return agreement
 
 
+def same_scores(expected: Sequence[Float32], actual: Sequence[Float32]) -> None:
+    """Compares a head's scores [N] for each probe, in float32 on both sides. Raises EngineFault where they differ."""
+    if not all(np.allclose(one, other, rtol=1e-3, atol=1e-4) for one, other in zip(expected, actual, strict=True)):
+        raise EngineFault("the converted model's head does not compute what its source does")
+
+
 def check_sane(outputs: Sequence[Float32]) -> None:
     """Raises EngineFault unless the outputs [T, N] are finite, vary, and differ between probes at the last token."""
     if not all(np.isfinite(output).all() for output in outputs):

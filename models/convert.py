@@ -50,6 +50,7 @@ class Converted:
     weights: str
     license: str = ""
     check: dict[str, str | int | float] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
 
 
 def convert(found: Found, folder: Path, home: Path, stage: Stage) -> Converted:
@@ -112,7 +113,13 @@ def _bert(source: Path, folder: Path, stage: Stage) -> Converted:
         bert_forward.hidden_states(weights, probe, shape.num_layers, shape.num_heads, shape.epsilon) for probe in probes
     ]
     agreement = check.compare(expected, Graph(folder / GRAPH).outputs(probes), check.EXACT)
+    labels = bert_graph.labels(weights, config)
+    if labels:
+        ov.save_model(bert_graph.build(weights, shape, head=True), folder / GRAPH, compress_to_fp16=False)
+        wanted = [bert_forward.scores(weights, hidden) for hidden in expected]
+        check.same_scores(wanted, Graph(folder / GRAPH).outputs(probes))
     return Converted(
+        labels=labels,
         kind="encoder",
         context_tokens=_encoder_context(source, config),
         vocab_size=int(config["vocab_size"]),

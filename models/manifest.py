@@ -16,7 +16,8 @@ CONVERTER = 2  # counts up when conversion changes what it stores: a model of an
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What model.toml says. `digest` is the SHA-256 of the source, `check` how the conversion was compared with it."""
+    """What model.toml says. `digest` is the SHA-256 of the source, `check` how the conversion was compared with it,
+    `labels` those of a classification head."""
 
     kind: str
     digest: str
@@ -27,6 +28,7 @@ class Manifest:
     license: str
     weights: str
     check: Mapping[str, str | int | float] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
     converter: int = CONVERTER
 
 
@@ -53,7 +55,7 @@ def render(manifest: Manifest, files: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _value(value: str | int | float | tuple[int, ...]) -> str:
+def _value(value: str | int | float | tuple[int | str, ...]) -> str:
     # A JSON value of these types is the same TOML value, save DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -64,7 +64,7 @@ class Repository:
                 context_tokens=data["context_tokens"],
                 vocab_size=data["vocab_size"],
                 eos_token_ids=tuple(data["eos_token_ids"]),
-            labels=tuple(data.get("labels", ())),
+                labels=tuple(data.get("labels", ())),
             )
             chat_template = template.read_text(encoding="utf-8") if template.exists() else ""
             return ModelEntry(info, folder, data["source"], data["license"], chat_template)
