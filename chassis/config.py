@@ -107,6 +107,7 @@ class ExecutorSettings(_Section):
         100.0, ge=0, description="prefill chunks shrink so that running realtime streams keep this pace; 0: they do not"
     )
     normal_inter_token_ms: float = Field(200.0, ge=0, description="the same for normal streams; batch has no pace")
+    exact: bool = Field(True, description="answers do not depend, bit for bit, on what runs beside them")
     prefix_cache: bool = Field(True, description="prompts that begin alike are computed once")
     cache_answers: bool = Field(False, description="also answers' tokens: faster next turns, not bit for bit exact")
     cache_scope: str = Field("shared", pattern="^(shared|tenant)$", description="who shares the prefix cache")

@@ -16,14 +16,14 @@ class Row:
     last: bool
 
 
-def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int) -> list[Row]:
+def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int, *, exact: bool = True) -> list[Row]:
     """Rows of one step within the token budget.
 
     Every decode has its row, whatever the budget: an answer once begun keeps its pace. What is left goes to prefills
     and to answers whose KV was dropped, the lower priority number and the earlier arrival first. The known tokens of
     such an answer are rows of their own over the same blocks, as the decodes were that made them. No chunk and no rest
     of a prompt is shorter than `min_chunk_tokens`, since the engine's bits change there; the exception is a prompt that
-    is itself shorter.
+    is itself shorter. Where nothing has to be `exact`, known answer tokens are chunks like a prompt's, and cheaper.
     """
     rows: list[Row] = []
     waiting: list[Sequence] = []
@@ -36,11 +36,12 @@ def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int
     waiting.sort(key=lambda sequence: (sequence.job.priority, sequence.arrival))
     for sequence in waiting:
         past, pending = sequence.past, sequence.num_pending
-        if not sequence.prefilling:
+        if exact and not sequence.prefilling:
             size = min(pending, budget if rows else max(budget, 1))
             rows += [Row(sequence, past + i, 1, i + 1 == pending) for i in range(size)]
         else:
-            prompt = sequence.num_prompt_pending
+            up_to_prompt = exact or (sequence.prefilling and sequence.replayed)  # further answers begin there
+            prompt = sequence.num_prompt_pending if up_to_prompt else pending
             size = chunk_tokens(prompt, budget, min_chunk_tokens)
             if size <= 0 and not rows:
                 size = min(prompt, min_chunk_tokens)  # a budget below the bound must not stop the loop

@@ -80,7 +80,7 @@ class Stepper:
         and where its output cannot be read."""
         spec, residents = self._engine.spec, self._residents
         budget = step_budget(self._step_model, residents.running, self._inter_token_s, self._step_tokens)
-        rows = self._with_memory(plan_rows(residents.running, budget, spec.min_chunk_tokens), result)
+        rows = self._with_memory(plan_rows(residents.running, budget, spec.min_chunk_tokens, exact=spec.exact), result)
         if not rows:
             residents.remove_finished(result)
             return

@@ -68,9 +68,12 @@ class OpenVinoOutput:
 
 
 class OpenVinoEngine:
-    """A decoder in OpenVINO IR. `kv_bytes` is the memory that KV blocks may take; `threads` 0 means all cores."""
+    """A decoder in OpenVINO IR. `kv_bytes` is the memory that KV blocks may take; `threads` 0 means all cores.
 
-    def __init__(self, entry: ModelEntry, *, kv_bytes: int, threads: int = 0) -> None:
+    Not `exact`, it asks for no bounds, so that steps of few rows are cheaper and answers may depend on their company.
+    """
+
+    def __init__(self, entry: ModelEntry, *, kv_bytes: int, threads: int = 0, exact: bool = True) -> None:
         num_threads = threads or len(os.sched_getaffinity(0))
         core = ov.Core()
         try:
@@ -123,10 +126,10 @@ class OpenVinoEngine:
             block_tokens=shapes[0][2],
             num_blocks=num_blocks,
             kv_bytes_per_block=block_bytes,
-            min_rows=num_threads,
-            min_chunk_tokens=2,
+            min_rows=num_threads if exact else 1,
+            min_chunk_tokens=2 if exact else 1,
             num_candidates=min(NUM_CANDIDATES, entry.info.vocab_size),
-            exact=True,
+            exact=exact,
             extent_blocks=self._memory.extent_blocks,
         )
 

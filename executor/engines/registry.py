@@ -21,4 +21,4 @@ def load_engine(settings: ExecutorSettings, entry: ModelEntry) -> Engine:
         from headrace.executor.engines.openvino import OpenVinoEngine
     except ImportError as error:
         raise ConfigError(f"executor.engine openvino: {error}; install headrace[executor-openvino]") from error
-    return OpenVinoEngine(entry, kv_bytes=settings.kv_bytes, threads=settings.threads)
+    return OpenVinoEngine(entry, kv_bytes=settings.kv_bytes, threads=settings.threads, exact=settings.exact)

@@ -75,8 +75,9 @@ def test_chunk_leaves_no_short_rest():
     assert chunk_tokens(1, 0, 2) == 0
 
 
-def replaying(prompt, past, num_tokens, priority, arrival):
+def replaying(prompt, past, num_tokens, priority, arrival, replayed=()):
     return SimpleNamespace(
+        replayed=replayed,
         prefilling=past < prompt,
         num_pending=num_tokens - past,
         num_prompt_pending=prompt - past,
@@ -103,3 +104,12 @@ def test_known_tokens_are_rows_of_one_and_wait_behind_what_is_more_urgent():
 def test_a_dropped_prompt_is_computed_without_choosing_its_next_token_anew():
     (row,) = plan_rows([replaying(prompt=8, past=0, num_tokens=12, priority=0, arrival=0)], 30, 2)
     assert (row.num_tokens, row.last) == (8, False)
+
+
+def test_where_nothing_is_exact_known_tokens_are_one_chunk_but_for_further_answers():
+    lone = replaying(prompt=8, past=0, num_tokens=12, priority=0, arrival=0)
+    assert [(row.num_tokens, row.last) for row in plan_rows([lone], 30, 1, exact=False)] == [(12, True)]
+    late = replaying(prompt=8, past=10, num_tokens=14, priority=0, arrival=0)
+    assert [(row.num_tokens, row.last) for row in plan_rows([late], 30, 1, exact=False)] == [(4, True)]
+    forking = replaying(prompt=8, past=0, num_tokens=12, priority=0, arrival=0, replayed=["another answer"])
+    assert [(row.num_tokens, row.last) for row in plan_rows([forking], 30, 1, exact=False)] == [(8, False)]
