@@ -88,6 +88,9 @@ def check_servable(request: Request, registry: Registry) -> Refusal | None:
             NoExecutor, f"no executor has {request.model!r} in {wish} or higher", field="precision", limit=names
         )
     pool = found[1]
+    if not request.max_output_tokens and not pool.padded:
+        message = f"{request.model!r} generates: an answer has a token at least"
+        return Refusal(InvalidRequest, message, field="max_output_tokens", limit=">= 1")
     if any(fits(shape, context_tokens, request) for shape, context_tokens in pool.shapes):
         return None
     return _too_large(request, pool)

@@ -33,6 +33,7 @@ class Waiting:
     urgent_at: float | None = None
     wait_reason: WaitReason = WaitReason.NONE
     gone: bool = False
+    bucket: int = 0  # of its length, where its lane is grouped
 
 
 _Heap = list[tuple[float, int, Waiting]]

@@ -27,6 +27,7 @@ class WaitReason(StrEnum):
     QUEUE = "queue"
     SLOTS = "slots"
     MEMORY = "memory"
+    COMPANY = "company"  # its padded batch is open while the device is busy
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from headrace.scheduler.policy.events import (
     Tick,
     Withdrawn,
 )
+from headrace.scheduler.policy.flights import land
 from headrace.scheduler.policy.ledger import need_of
+from headrace.scheduler.policy.lengths import lengths_of
 from headrace.scheduler.policy.registry import Executor
 from headrace.scheduler.policy.state import State
 from headrace.scheduler.policy.turn import Turn
@@ -106,6 +108,10 @@ def _submit(turn: Turn, request: Request) -> None:
     )
     if may_be_first:
         turn.pushed(lane, waiting)
+    if state.lengths and (found := state.registry.pool(*lane.key)) and found[1].padded:
+        lengths = lengths_of(state.lengths, request.model, *found, state.limits.buckets)
+        lengths.arrived(request.prompt_tokens, state.now)
+        turn.look_at(lane)
 
 
 def _objection(state: State, request: Request) -> Refusal | None:
@@ -187,10 +193,12 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
         return
     state.prefixes.forget(event.executor_id)  # it tells anew what it has
     executor = state.registry.enlist(event)
+    executor.flights = known.flights if known else []
     for request_id, held in kept.items():
         if held.request is not None:
             held.need = need_of(held.request, event.block_tokens)  # it may have come back with another shape
         executor.ledger.reserve(request_id, held)
+    land(executor, state.now)
     paused = set(event.paused_ids)
     for request_id in event.running_ids:
         _start(turn, executor, request_id, paused=request_id in paused)
@@ -290,6 +298,8 @@ def _release(turn: Turn, executor: Executor, request_id: str) -> bool:
     if held is None:
         return False
     turn.state.forget(request_id, executor.executor_id)
+    if executor.flights:
+        land(executor, turn.state.now)
     turn.state.registry.update(executor)
     turn.freed(executor)
     return held.request is not None
@@ -315,6 +325,9 @@ def _expire(turn: Turn) -> None:
     for executor_id, request_id in state.starts.pop_due(state.now):
         _release(turn, state.registry.executors[executor_id], request_id)
         state.tally.unstarted += 1
+    for key in state.windows.pop_due(state.now):
+        if lane := state.queues.lane(key):
+            turn.look_at(lane)
     for request_id in state.deadlines.pop_due(state.now):
         turn.refuse(state.queues.by_id[request_id], _deadline_missed())
 

@@ -5,7 +5,7 @@ the first of a lane is ever looked at. All operations are O(log n), save `lanes`
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.core.request import Precision, QosClass
@@ -38,6 +38,10 @@ class Lane:
         self.yielding = False
         self.version = 0  # counts who came and went
         self.blocked: Waiting | None = None  # the first, when it was last looked at and found no room
+        self.by_bucket: dict[int, Lane] | None = None  # the same requests by length, where batches are padded
+        self.grouping: object = None  # that `by_bucket` was made for
+        self.held_since: float | None = None  # of a bucket, while its batch is open in front of a busy device
+        self._bucket_of: Callable[[int], int] = int
         self._order = order
         qos = order is Order.QOS
         self._realtime = ClassQueue(shortest_first=qos, fair=qos)
@@ -53,9 +57,35 @@ class Lane:
         self._deficit = Deficit()
         self._realtime_in_a_row = 0
 
+    def group(self, grouping: object, bucket_of: Callable[[int], int]) -> "dict[int, Lane]":
+        """Keeps its requests by length too, in a lane a bucket, so that each bucket has the order of the whole.
+
+        Nothing is done where this has been made for the same `grouping`.
+        """
+        if self.by_bucket is not None and self.grouping is grouping:
+            return self.by_bucket
+        self.grouping, self._bucket_of, self.by_bucket = grouping, bucket_of, {}
+        for waiting in self:
+            self._into_bucket(self.by_bucket, waiting)
+        return self.by_bucket
+
+    def ungroup(self) -> None:
+        self.by_bucket = None
+
+    def _into_bucket(self, by_bucket: "dict[int, Lane]", waiting: Waiting) -> None:
+        waiting.bucket = self._bucket_of(waiting.request.prompt_tokens)
+        bucket = by_bucket.get(waiting.bucket)
+        if bucket is None:
+            bucket = by_bucket[waiting.bucket] = Lane(self.key, self._order)
+        bucket.push(waiting)
+
     @property
     def empty(self) -> bool:
         return not (self._realtime.waiting or self._normal.waiting or self._batch.waiting)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._realtime) + len(self._normal) + len(self._batch)
 
     def __iter__(self) -> Iterator[Waiting]:
         for queue in (self._realtime, self._normal, self._batch):
@@ -107,6 +137,8 @@ class Lane:
     def push(self, waiting: Waiting) -> bool:
         """Takes it in; False: it is certainly not the first."""
         self.version += 1
+        if self.by_bucket is not None:
+            self._into_bucket(self.by_bucket, waiting)
         return self._by_class[waiting.request.qos_class].push(waiting)
 
     def remove(self, waiting: Waiting, *, served: bool) -> None:
@@ -123,6 +155,11 @@ class Lane:
         self._by_class[qos_class].remove(waiting, served=served)
         if not (self._normal.waiting and self._batch.waiting):
             self._deficit.clear()
+        if self.by_bucket is not None:
+            bucket = self.by_bucket[waiting.bucket]
+            bucket.remove(waiting, served=served)
+            if bucket.empty:
+                del self.by_bucket[waiting.bucket]
 
 
 @dataclass(slots=True)
@@ -183,6 +220,10 @@ class Queues:
         """Every lane with somebody in it."""
         for lanes in self._lanes.values():
             yield from lanes.values()
+
+    def lane(self, key: LaneKey) -> Lane | None:
+        """The lane with somebody in it; None where nobody of it waits."""
+        return self._lanes.get(key[0], {}).get(key[1])
 
     def lanes_of(self, model: str) -> list[Lane]:
         return list(self._lanes.get(model, {}).values())

@@ -83,6 +83,12 @@ class Predictor:
         decodes = known.decodes if known else 1.0
         return prefill * request.prompt_tokens + output_tokens * (base + decode * decodes)
 
+    def batch_s(self, model: str, padded_tokens: int) -> float:
+        """What one padded batch of so many tokens, padding and all, takes on its device."""
+        known = self.steps.get(model)
+        base, _, prefill = known.coefficients if known else PRIOR
+        return base + prefill * padded_tokens
+
     def least_s(self, request: Request) -> float:
         """The least time that the request can take, alone on a device; 0 while too little has been seen to say so.
 

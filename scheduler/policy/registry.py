@@ -97,14 +97,14 @@ class Pool:
     """The executors that have one model in one precision (or, for ANY, in whichever).
 
     `shapes` counts the members by capacity and context, so that a request too large for all is known by few looks.
-    `victims` are those that run somebody who could be displaced. The counts are sums over the members; `num_padded` is
-    of those whose batches are rectangles.
+    `victims` are those that run somebody who could be displaced. `ragged` take
+    requests one by one. The counts are sums over the members.
     """
 
     members: dict[str, Executor] = field(default_factory=dict)
     open: OpenExecutors = field(default_factory=OpenExecutors)
     victims: dict[str, Executor] = field(default_factory=dict)
-    num_padded: int = 0
+    ragged: dict[str, Executor] = field(default_factory=dict)
     shapes: Counter[tuple[Shape, int]] = field(default_factory=Counter)
     num_slots: int = 0
     num_blocks: int = 0
@@ -114,7 +114,7 @@ class Pool:
     @property
     def padded(self) -> bool:
         """Whether batches are formed by length: one member that takes requests one by one makes that needless."""
-        return self.num_padded == len(self.members)
+        return not self.ragged
 
     @property
     def load(self) -> float:
@@ -201,7 +201,8 @@ class Registry:
                 pool.shapes[shape, loaded.context_tokens] += 1
                 if executor.executor_id not in pool.members:
                     pool.members[executor.executor_id] = executor
-                    pool.num_padded += executor.padding_of(loaded.name) is not None
+                    if executor.padding_of(loaded.name) is None:
+                        pool.ragged[executor.executor_id] = executor
                     pool.num_slots += shape.num_slots
                     pool.num_blocks += shape.num_blocks
                     executor.pools.append(pool)
@@ -215,6 +216,7 @@ class Registry:
         shape = executor.ledger.shape
         for pool in executor.pools:
             del pool.members[executor.executor_id]
+            pool.ragged.pop(executor.executor_id, None)
             pool.open.discard(executor)
             pool.victims.pop(executor.executor_id, None)
             pool.num_slots -= shape.num_slots

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from headrace.core.request import QosClass
+from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import DrainRate
+from headrace.scheduler.policy.lengths import Lengths
 from headrace.scheduler.policy.limits import Limits
-from headrace.scheduler.policy.ordering import Queues
+from headrace.scheduler.policy.ordering import LaneKey, Queues
 from headrace.scheduler.policy.prediction import Predictor
 from headrace.scheduler.policy.prefix_index import PrefixIndex
 from headrace.scheduler.policy.registry import Registry
@@ -23,6 +24,32 @@ class Tally:
     lost: int = 0  # placed on an executor that was lost
     unstarted: int = 0  # placed, and never started
     displaced: int = 0  # how often somebody made room for another; not a place of its own
+
+
+@dataclass(slots=True)
+class PaddedTally:
+    """What a model's padded batches came to. Tokens are of prompts, and with the padding of each row."""
+
+    batches: int = 0
+    rows: int = 0
+    possible_rows: int = 0
+    prompt_tokens: int = 0
+    padded_tokens: int = 0
+
+    @property
+    def fill(self) -> float:
+        """Real tokens of those computed; 1 before the first."""
+        return self.prompt_tokens / self.padded_tokens if self.padded_tokens else 1.0
+
+    @property
+    def waste(self) -> float:
+        """The share of computed tokens that are padding."""
+        return 1.0 - self.fill
+
+    @property
+    def utilisation(self) -> float:
+        """Rows with a member, of all that the batches could have had."""
+        return self.rows / self.possible_rows if self.possible_rows else 0.0
 
 
 @dataclass(slots=True)
@@ -48,6 +75,9 @@ class State:
     deadlines: Timers[str] = field(default_factory=Timers)
     leases: Timers[str] = field(default_factory=Timers)
     starts: Timers[tuple[str, str]] = field(default_factory=Timers)  # (executor id, request id)
+    windows: Timers[LaneKey] = field(default_factory=Timers)  # of lanes with open padded batches
+    lengths: dict[tuple[str, Precision], Lengths] = field(default_factory=dict)  # of padded models
+    padded: dict[str, PaddedTally] = field(default_factory=dict)  # by model
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
@@ -65,5 +95,6 @@ class State:
 
     def next_due(self) -> float | None:
         """When time alone will next change something."""
-        dues = [self.deadlines.next_due(), self.leases.next_due(), self.starts.next_due(), self.grace_ends]
+        timers = (self.deadlines, self.leases, self.starts, self.windows)
+        dues = [self.grace_ends, *(each.next_due() for each in timers)]
         return min((due for due in dues if due is not None), default=None)

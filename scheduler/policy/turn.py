@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from headrace.core.errors import NoExecutor
 from headrace.core.prefix import PREFIX_TOKENS
 from headrace.core.request import Precision, QosClass
-from headrace.core.step_model import PRIOR
 from headrace.scheduler.policy.admission import check_servable
 from headrace.scheduler.policy.class_queue import Waiting
 from headrace.scheduler.policy.commands import (
@@ -28,12 +27,15 @@ from headrace.scheduler.policy.commands import (
 )
 from headrace.scheduler.policy.displacement import make_room
 from headrace.scheduler.policy.events import Request
+from headrace.scheduler.policy.flights import depart
+from headrace.scheduler.policy.former import Closing, Former
 from headrace.scheduler.policy.ledger import Need, Reservation, need_of
+from headrace.scheduler.policy.lengths import lengths_of
 from headrace.scheduler.policy.limits import Order
 from headrace.scheduler.policy.ordering import Lane
 from headrace.scheduler.policy.placement import Blocked, fits, place, sooner_first, time_on
 from headrace.scheduler.policy.registry import Executor, Pool
-from headrace.scheduler.policy.state import State
+from headrace.scheduler.policy.state import PaddedTally, State
 
 _MOST_LOOKED_AT = 16
 """Of the executors that could make room for a REALTIME request, so many are looked at in one turn."""
@@ -53,6 +55,7 @@ class Turn:
         self._freed: dict[str, None] = {}
         self._settled: dict[Lane, int] = {}  # at which of its versions
         self._batches: dict[str, list[Member]] = {}
+        self._padded: list[tuple[Executor, list[Member], CloseReason, int]] = []
         self._displaced_on: set[str] = set()
 
     def head_changed(self, lane: Lane) -> None:
@@ -66,6 +69,11 @@ class Turn:
         """The lane has one more, who may be its first."""
         if self._head(lane) is waiting:
             self.head_changed(lane)
+
+    def look_at(self, lane: Lane) -> None:
+        """Somebody more, or time alone, may close a padded batch."""
+        self._to_look_at[lane] = None
+        self._settled.pop(lane, None)
 
     def reorder(self, order: Order) -> None:
         """Everybody lines up anew, in lanes that nothing is known of yet."""
@@ -106,6 +114,8 @@ class Turn:
         self._settle_up_to(QosClass.BATCH)
         for executor_id, members in self._batches.items():
             self._close(state.registry.executors[executor_id], members)
+        for executor, members, reason, padded_tokens in self._padded:
+            self._command(executor, members, reason, padded_tokens)
         return self.commands
 
     def _settle_up_to(self, last: QosClass) -> None:
@@ -159,15 +169,19 @@ class Turn:
                 self.refuse(head, Refusal(NoExecutor, message, field="model"))
             return
         precision, pool = found
+        if pool.padded:
+            self._form(lane, head, precision, pool)
+            return
+        lane.ungroup()
         candidates: Iterable[Executor] = pool.open.by_load() if everybody else self._freed_of(pool)
         if head.request.prefixes and self.state.prefixes:
             candidates = self._sooner_first(head.request, pool, candidates, everybody)
         owed = self._owed(lane, head)
         outcome = place(head.request, candidates, owed)
         if not isinstance(outcome, Blocked):
-            self._reserve(head, *outcome, precision, ())
+            self._one_by_one(outcome[0], self._reserve(head, *outcome, precision, ()))
         elif room := self._displace(head.request, pool, owed):
-            self._reserve(head, *room[:2], precision, room[2])
+            self._one_by_one(room[0], self._reserve(head, *room[:2], precision, room[2]))
         else:
             lane.blocked = head
             may_displace = head.request.qos_class is QosClass.REALTIME and owed is not _nobody
@@ -180,7 +194,9 @@ class Turn:
         """Of those with a cache of the prompt, the candidates that will be sooner through go first."""
         predictor = self.state.predictor
         learned = predictor.steps.get(request.model)
-        coefficients = learned.coefficients if learned else PRIOR
+        if learned is None:  # no step has been run, so no cache has anything
+            return iter(candidates)
+        coefficients = learned.coefficients
         output_tokens = request.n * predictor.output_tokens(request)
         cached_tokens = {
             pool.members[executor_id]: borders * PREFIX_TOKENS
@@ -192,6 +208,48 @@ class Turn:
             cached_tokens,
             lambda executor, cached: time_on(executor, request, cached, coefficients, output_tokens),
         )
+
+    def _form(self, lane: Lane, head: Waiting, precision: Precision, pool: Pool) -> None:
+        """Closes one padded batch, or leaves those open that gain by waiting behind busy devices."""
+        state, owed = self.state, self._owed(lane, head)
+        lengths = lengths_of(state.lengths, head.request.model, precision, pool, state.limits.buckets)
+        buckets = lane.group(lengths.version, lengths.bucket_of)
+        former = Former(lengths, state.predictor, state.limits, state.now)
+        others = [
+            (first, bucket)
+            for key, bucket in buckets.items()
+            if key != head.bucket and (first := bucket.head(state.now, pool, state.limits)) is not None
+        ]
+        others.sort(key=lambda pair: lane.rank(pair[0]))
+        outcome = former.choose([(head, buckets[head.bucket]), *others], pool.open.by_load(), owed)
+        if isinstance(outcome, Closing):
+            self._fill(outcome, lane, precision, pool, former)
+            return
+        lane.blocked, lane.yielding = head, outcome.yielding
+        if outcome.until is None:
+            state.windows.cancel(lane.key)
+            head.wait_reason = WaitReason.QUEUE if outcome.yielding else WaitReason.SLOTS
+        else:
+            state.windows.set(lane.key, outcome.until)
+            head.wait_reason = WaitReason.COMPANY
+
+    def _fill(self, closing: Closing, lane: Lane, precision: Precision, pool: Pool, former: Former) -> None:
+        """Takes members from the bucket, the leader first, in the bucket's order, while they fit."""
+        state, executor, bucket, model = self.state, closing.executor, closing.bucket, lane.key[0]
+        bucket.held_since = None
+        members: list[Member] = []
+        lengths: list[int] = []
+        following: Waiting | None = closing.leader
+        while following is not None and former.takes(executor, following.request, lengths):
+            lengths.append(following.request.prompt_tokens)
+            need = need_of(following.request, executor.ledger.shape.block_tokens)
+            members.append(self._reserve(following, executor, need, precision, ()))
+            following = bucket.head(state.now, pool, state.limits)
+        padded_tokens = former.padded_tokens(executor, model, lengths)
+        own = {member.request.request_id: executor.ledger.reservations[member.request.request_id] for member in members}
+        depart(executor, own, state.predictor.batch_s(model, len(members) * padded_tokens), state.now)
+        reason = former.close_reason(closing, lengths, following, more=lane.num_waiting > 0)
+        self._padded.append((executor, members, reason, padded_tokens))
 
     def _freed_of(self, pool: Pool) -> list[Executor]:
         freed = [pool.members[executor_id] for executor_id in self._freed if executor_id in pool.open]
@@ -242,7 +300,7 @@ class Turn:
         need: Need,
         precision: Precision,
         displaced: tuple[Displacement, ...],
-    ) -> None:
+    ) -> Member:
         state, request = self.state, head.request
         executor.ledger.reserve(request.request_id, Reservation(need, request, started=False))
         state.registry.update(executor)
@@ -254,8 +312,11 @@ class Turn:
         waited_s = state.now - head.since
         wait_reason = head.wait_reason if waited_s else WaitReason.NONE
         member = Member(request, precision, head.position, wait_reason, waited_s, displaced)
-        self._batches.setdefault(executor.executor_id, []).append(member)
         self._take_out(head, served=True)
+        return member
+
+    def _one_by_one(self, executor: Executor, member: Member) -> None:
+        self._batches.setdefault(executor.executor_id, []).append(member)
 
     def _close(self, executor: Executor, members: list[Member]) -> None:
         """One batch, or several where the token budget cuts it."""
@@ -277,10 +338,24 @@ class Turn:
         waited_for = any(found and executor.executor_id in found[1].members for found in pools)
         return CloseReason.CAPACITY if waited_for else CloseReason.IDLE
 
-    def _command(self, executor: Executor, members: list[Member], reason: CloseReason) -> None:
-        self.state.last_batch += 1
-        batch_id = f"{self.state.epoch}-{self.state.last_batch}"
-        self.commands.append(Dispatch(batch_id, executor.executor_id, executor.address, tuple(members), reason))
+    def _command(self, executor: Executor, members: list[Member], reason: CloseReason, padded_tokens: int = 0) -> None:
+        state = self.state
+        state.last_batch += 1
+        batch_id = f"{state.epoch}-{state.last_batch}"
+        model = members[0].request.model
+        padding = executor.padding_of(model) if padded_tokens else None
+        batch_rows = padding.batch_rows if padding else 0
+        dispatch = Dispatch(
+            batch_id, executor.executor_id, executor.address, tuple(members), reason, padded_tokens, batch_rows
+        )
+        self.commands.append(dispatch)
+        if padding:
+            tally = state.padded.setdefault(model, PaddedTally())
+            tally.batches += 1
+            tally.rows += len(members)
+            tally.possible_rows += batch_rows
+            tally.prompt_tokens += dispatch.prompt_tokens
+            tally.padded_tokens += len(members) * padded_tokens
 
 
 def _nobody(executor: Executor) -> bool:
