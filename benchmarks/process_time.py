@@ -8,16 +8,26 @@ from pathlib import Path
 def cpu_s(root_pid: int) -> dict[str, float]:
     """CPU seconds so far of each service below the supervisor, by service name; empty without /proc."""
     times: dict[str, float] = {}
-    for pid in _descendants(root_pid):
+    for service, pid in pids(root_pid).items():
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if "headrace.standalone.process" in words:
-            service = words[words.index("headrace.standalone.process") + 1]
-            times[service] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime + stime
+        times[service] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime + stime
     return times
+
+
+def pids(root_pid: int) -> dict[str, int]:
+    """The process of each service below the supervisor, by service name; empty without /proc."""
+    found: dict[str, int] = {}
+    for pid in _descendants(root_pid):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "headrace.standalone.process" in words:
+            found[words[words.index("headrace.standalone.process") + 1]] = pid
+    return found
 
 
 def _descendants(pid: int) -> Iterator[int]:

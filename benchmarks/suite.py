@@ -22,13 +22,14 @@ STOP_S = 60.0
 
 
 class Suite:
-    """A running suite and a client of it. `pid` is the supervisor's, `scheduler` the address of its scheduler."""
+    """A running suite and a client of it. `pid` is the supervisor's, `scheduler` and `executor` are addresses."""
 
-    def __init__(self, client: AsyncClient, model: str, pid: int, scheduler: str) -> None:
+    def __init__(self, client: AsyncClient, model: str, pid: int, scheduler: str, executor: str) -> None:
         self.client = client
         self.model = model
         self.pid = pid
         self.scheduler = scheduler
+        self.executor = executor
 
     async def stream(self, prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
         """Tokens of each piece; the shape that the closed loop drives."""
@@ -62,7 +63,13 @@ async def started(model: str, log: Path, settings: Mapping[str, str] | None = No
     try:
         await _await_ready(process, serving, log)
         async with AsyncClient(gateway) as client:
-            yield Suite(client, model, process.pid, addresses["HEADRACE_SCHEDULER__LISTEN"])
+            yield Suite(
+                client,
+                model,
+                process.pid,
+                addresses["HEADRACE_SCHEDULER__LISTEN"],
+                addresses["HEADRACE_EXECUTOR__LISTEN"],
+            )
     finally:
         await _stop(process)
 

@@ -6,7 +6,19 @@ from typing import Any
 
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
-from headrace.benchmarks.scenarios import agree, buckets, exact, overhead, saturate, sched, single, static, vip
+from headrace.benchmarks.scenarios import (
+    agree,
+    buckets,
+    exact,
+    memory,
+    overhead,
+    prefix,
+    saturate,
+    sched,
+    single,
+    static,
+    vip,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,16 @@ SCENARIOS: Mapping[str, Scenario] = {
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",
         sched.run,
         ("sched.events_per_s", "sched.growth"),
+    ),
+    "prefix": Scenario(
+        "conversations that grow turn by turn: time to first token with the prefix cache on and off, and what it found",
+        prefix.run,
+        ("prefix.ttft_ratio", "prefix.hit_gap_points"),
+    ),
+    "memory": Scenario(
+        "twice as many streams as KV memory fits: what fails, what lies unused under load, when it goes back",
+        memory.run,
+        ("memory.fragmentation", "memory.oom", "memory.return_s"),
     ),
     "buckets": Scenario(
         "padding waste on recorded prompt lengths, batches of 16 in multiples of 64, beside two published rules",
