@@ -47,6 +47,7 @@ async def started(model: str, log: Path, settings: Mapping[str, str] | None = No
     """
     ports = _free_ports(("GATEWAY", "SCHEDULER", "EXECUTOR", "PREPROCESS"))
     addresses = {f"HEADRACE_{service}__LISTEN": f"127.0.0.1:{port}" for service, port in ports.items()}
+    addresses["HEADRACE_ENCODER__MODEL"] = ""  # a decoder's measurement has the machine for itself
     addresses["HEADRACE_GATEWAY__SCHEDULER"] = addresses["HEADRACE_SCHEDULER__LISTEN"]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:

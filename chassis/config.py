@@ -116,10 +116,15 @@ class ExecutorSettings(_Section):
     )
 
 
-class EncoderSettings(_Section):
-    """The executor of an encoder: a process of its own."""
+AUTO_ENCODER = "auto"
 
-    model: str = Field("", description="the encoder to serve; default: none")
+
+class EncoderSettings(_Section):
+    """The executor of an encoder: a process of its own. With `model` empty there is none."""
+
+    model: str = Field(
+        AUTO_ENCODER, description="the encoder to serve; auto: minilm under headrace up, where installed"
+    )
     listen: Address = "127.0.0.1:8474"
     advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
     scheduler: Address = "127.0.0.1:8471"
@@ -152,7 +157,7 @@ class ScreenSettings(_Section):
     budget_ms: int = Field(2_000, ge=1, description="longest wait for a verdict")
     on_timeout: str = Field("closed", pattern="^(open|closed)$", description="without a verdict: let pass, or refuse")
     threads: int = Field(1, ge=1, le=64, description="batches judged at a time")
-    max_batch: int = Field(8, ge=1, le=256, description="windows of a batch")
+    max_batch: int = Field(4, ge=1, le=256, description="windows of a batch")
     max_waiting: int = Field(1_024, ge=1, description="requests that wait for a verdict")
 
     @property

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.chassis.config import Settings, load_settings
+from headrace.chassis.config import AUTO_ENCODER, Settings, load_settings
 from headrace.chassis.telemetry import configure_logging
 from headrace.cli.services import Config
 from headrace.core.errors import ModelNotFound
@@ -59,10 +59,11 @@ def up(
 
 
 def with_encoder(settings: Settings) -> Settings:
-    """The settings with the default encoder beside what they name, where it is installed and no other one is set."""
-    if settings.encoder.model or DEFAULT_ENCODER not in Repository(settings.models.home).names():
+    """The settings with an encoder that they leave to us: the default one where it is installed, else none."""
+    if settings.encoder.model != AUTO_ENCODER:
         return settings
-    return settings.model_copy(update={"encoder": settings.encoder.model_copy(update={"model": DEFAULT_ENCODER})})
+    model = DEFAULT_ENCODER if DEFAULT_ENCODER in Repository(settings.models.home).names() else ""
+    return settings.model_copy(update={"encoder": settings.encoder.model_copy(update={"model": model})})
 
 
 def suite_settings(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headrace.chassis.config import Settings
+from headrace.chassis.config import AUTO_ENCODER, Settings
 from headrace.chassis.server import ServerHandle
 from headrace.core.errors import HeadraceError
 
@@ -40,7 +40,7 @@ def layout(settings: Settings) -> list[Service]:
     encoder's executor only where one is named."""
     wanted = {
         Service.PREPROCESS: settings.gateway.preprocess == settings.preprocess.listen,
-        Service.ENCODER: bool(settings.encoder.model),
+        Service.ENCODER: settings.encoder.model not in ("", AUTO_ENCODER),
     }
     return [service for service in Service if wanted.get(service, True)]
 

@@ -16,7 +16,7 @@ from opentelemetry.trace import Tracer
 from headrace.api.executor.v1 import executor_pb2, executor_pb2_grpc
 from headrace.api.scheduler.v1 import scheduler_pb2
 from headrace.chassis.channel import open_channel
-from headrace.chassis.config import EncoderSettings, Settings
+from headrace.chassis.config import AUTO_ENCODER, EncoderSettings, Settings
 from headrace.chassis.server import ServerHandle, serve
 from headrace.core.errors import ConfigError
 from headrace.executor.encoding.codec import to_loaded
@@ -36,7 +36,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
     Raises ModelNotFound, EngineNotReady, ConfigError.
     """
     own = settings.encoder
-    if not own.model:
+    if own.model in ("", AUTO_ENCODER):
         raise ConfigError("encoder.model: no model is named")
     entry = Repository(settings.models.home).get(own.model)
     if entry.info.kind != "encoder":

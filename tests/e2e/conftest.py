@@ -32,6 +32,8 @@ listen = "127.0.0.1:0"
 listen = "127.0.0.1:0"
 engine = "{engine}"
 models = ["{model}"]
+[encoder]
+model = ""
 [preprocess]
 listen = "127.0.0.1:0"
 """
