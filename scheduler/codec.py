@@ -95,6 +95,7 @@ def to_placement(dispatch: Dispatch, member: Member, batch_trace: types_pb2.Trac
         close_reason=int(dispatch.close_reason),  # type: ignore[arg-type]
         precision=int(member.precision),  # type: ignore[arg-type]
         batch_trace=batch_trace,
+        padded_tokens=dispatch.padded_tokens,
         displaced=[types_pb2.Displacement(request_id=d.request_id, drop_kv=d.drop_kv) for d in member.displaced],
     )
 

@@ -46,13 +46,17 @@ class QueueSpans:
                     signals.BATCH_ID: dispatch.batch_id,
                     signals.EXECUTOR_ID: dispatch.executor_id,
                     signals.BATCH_SIZE: len(dispatch.members),
-                    signals.BATCH_TOKENS: sum(member.request.prompt_tokens for member in dispatch.members),
+                    signals.BATCH_TOKENS: dispatch.prompt_tokens,
                     signals.BATCH_CLOSE_REASON: dispatch.close_reason.name.lower(),
                     signals.BATCH_CLASSES: sorted(
                         {member.request.qos_class.name.lower() for member in dispatch.members}
                     ),
                 }
             )
+            if dispatch.padded_tokens:
+                batch.set_attributes(
+                    {signals.BATCH_BUCKET: dispatch.padded_tokens, signals.BATCH_PADDING: dispatch.padding_tokens}
+                )
         for span, member in zip(spans, dispatch.members, strict=True):
             if span.is_recording():
                 _describe(span, dispatch, member, context)

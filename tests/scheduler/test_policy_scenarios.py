@@ -23,6 +23,7 @@ from headrace.scheduler.policy.events import (
     GatewayLost,
     Gathered,
     LoadedModel,
+    Padding,
     Occurrence,
     Request,
     Submitted,
@@ -56,7 +57,10 @@ def to_event(table: dict[str, Any], serial: int, limits: Limits) -> Occurrence:
         case {"enlist": executor_id, **rest}:
             models = [name.partition("/") for name in rest.get("models", ["m/int8"])]
             context = rest.get("context_tokens", 1000)
-            loaded = tuple(LoadedModel(name, Precision[precision.upper()], context) for name, _, precision in models)
+            padding = Padding(*rest["padding"]) if "padding" in rest else None
+            loaded = tuple(
+                LoadedModel(name, Precision[precision.upper()], context, padding) for name, _, precision in models
+            )
             capacity = [rest.get("slots", 2), rest.get("blocks", 100), rest.get("block_tokens", 16)]
             running, paused = tuple(rest.get("running", [])), tuple(rest.get("paused", []))
             return ExecutorEnlisted(executor_id, f"{executor_id}:1", loaded, *capacity, running, paused)
@@ -81,9 +85,10 @@ def to_event(table: dict[str, Any], serial: int, limits: Limits) -> Occurrence:
 
 def to_line(command: Command) -> str:
     match command:
-        case Dispatch(_, executor_id, _, members, reason):
+        case Dispatch(_, executor_id, _, members, reason, padded_tokens):
             names = " ".join(map(to_name, members))
-            return f"dispatch to {executor_id}: {names} ({reason.name.lower()})"
+            padded = f" padded to {padded_tokens}" if padded_tokens else ""
+            return f"dispatch to {executor_id}: {names} ({reason.name.lower()}){padded}"
         case Refuse(request, refusal):
             field = f" {refusal.field}" if refusal.field else ""
             retry = "" if refusal.retry_after_s is None else f" retry {refusal.retry_after_s:g} s"
