@@ -13,6 +13,7 @@ from headrace.scheduler.policy.events import (
     ExecutorReported,
     LoadedModel,
     Occurrence,
+    Padding,
 )
 from headrace.simulator.clock import Clock
 from headrace.simulator.job import Job, Outcome
@@ -24,7 +25,10 @@ _MOST_SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Capacity of an executor and how fast it is. Tokens: of a block, of a context, of a step, of a prefill chunk."""
+    """Capacity of an executor and how fast it is. Tokens: of a block, of a context, of a step, of a prefill chunk.
+
+    One with `padding` is an encoder's: each of its batches is a rectangle, and one step.
+    """
 
     num_slots: int = 64
     num_blocks: int = 5_825
@@ -33,6 +37,7 @@ class Device:
     step_tokens: int = 640
     min_chunk_tokens: int = 2
     times: StepTimes = field(default_factory=StepTimes)
+    padding: Padding | None = None
 
 
 class Reporter(Protocol):
@@ -105,7 +110,7 @@ class Executor:
             ExecutorEnlisted(
                 self.executor_id,
                 f"{self.executor_id}:0",
-                (LoadedModel(self._model, Precision.FP32, device.context_tokens),),
+                (LoadedModel(self._model, Precision.FP32, device.context_tokens, device.padding),),
                 num_slots=device.num_slots,
                 num_blocks=device.num_blocks,
                 block_tokens=device.block_tokens,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core.request import QosClass
+from headrace.scheduler.policy.commands import Dispatch
 from headrace.scheduler.policy.events import Request
 
 
@@ -23,7 +24,7 @@ class Job:
 
     `qos_class` is its own, which it is reported under; `request` has the one that the machine is told. It will answer
     `output_tokens`; `generated` are known to be out.
-    `placed`: the scheduler has sent it to an executor.
+    `batch` is with whom the scheduler has sent it to an executor.
     """
 
     number: int
@@ -32,7 +33,7 @@ class Job:
     output_tokens: int
     arrived_at: float
     patience_s: float | None = None
-    placed: bool = False
+    batch: Dispatch | None = None
     started_at: float | None = None
     first_at: float | None = None
     last_at: float | None = None
@@ -41,6 +42,10 @@ class Job:
     num_displacements: int = 0
     outcome: Outcome = Outcome.OPEN
     reason: str = ""
+
+    @property
+    def placed(self) -> bool:
+        return self.batch is not None
 
     @property
     def waited_s(self) -> float | None:

@@ -1,6 +1,7 @@
 """A scenario file: the fleet, its faults, the streams, the promises, the policies. Every fault is named at once."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,6 +9,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from headrace.core.errors import ConfigError, InvalidRequest
 from headrace.core.request import QosClass
+from headrace.scheduler.policy.events import Padding
+from headrace.scheduler.policy.flights import MOST_IN_FLIGHT
 from headrace.simulator.executor import Device
 from headrace.simulator.policies import POLICIES, Policy, Setting, limits_of
 from headrace.simulator.step_times import StepTimes
@@ -37,8 +40,15 @@ class StepSpec(Spec):
         return base_s
 
 
+class PaddingSpec(Spec):
+    """Of an encoder: rows of a batch, and what padded lengths are multiples of."""
+
+    batch_rows: int = Field(16, ge=1, le=4096)
+    align_tokens: int = Field(64, ge=1, le=65_536)
+
+
 class FleetSpec(Spec):
-    """`count` equal executors."""
+    """`count` equal executors. Those with `padding` are encoders: they hold two batches, and a block is a context."""
 
     count: int = Field(1, ge=1, le=100_000)
     num_slots: int = Field(_DEVICE.num_slots, ge=1)
@@ -48,6 +58,7 @@ class FleetSpec(Spec):
     step_tokens: int = Field(_DEVICE.step_tokens, ge=2)
     min_chunk_tokens: int = Field(_DEVICE.min_chunk_tokens, ge=1)
     step: StepSpec = StepSpec()
+    padding: PaddingSpec | None = None
 
     @field_validator("context_tokens")
     @classmethod
@@ -58,8 +69,14 @@ class FleetSpec(Spec):
         return context_tokens
 
     def devices(self) -> tuple[Device, ...]:
-        shape = self.model_dump(exclude={"count", "step"})
-        return (Device(**shape, times=StepTimes(**self.step.model_dump())),) * self.count
+        device = Device(
+            **self.model_dump(exclude={"count", "step", "padding"}), times=StepTimes(**self.step.model_dump())
+        )
+        if self.padding:
+            rows = MOST_IN_FLIGHT * self.padding.batch_rows
+            padding = Padding(self.padding.batch_rows, self.padding.align_tokens)
+            device = replace(device, num_slots=rows, num_blocks=rows, block_tokens=self.context_tokens, padding=padding)
+        return (device,) * self.count
 
 
 class FaultSpec(Spec):

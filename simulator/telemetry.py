@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from headrace.core.request import QosClass
+from headrace.scheduler.policy.commands import CloseReason
 from headrace.simulator.histogram import Histogram
 
 Group = tuple[QosClass, str]
@@ -32,6 +33,9 @@ class Telemetry:
     num_steps: int = 0
     useful_tokens: int = 0
     computed_tokens: int = 0
+    possible_rows: int = 0  # of padded batches; `rows` of them were taken
+    rows: int = 0
+    batches: dict[CloseReason, int] = field(default_factory=lambda: defaultdict(int))  # padded ones
     num_displaced: int = 0
     num_dropped: int = 0
     num_resumed: int = 0

@@ -14,6 +14,7 @@ from headrace.simulator.clock import Clock, Phase
 from headrace.simulator.continuous import ContinuousLoop
 from headrace.simulator.executor import Device, Executor, Reporter, StepLoop
 from headrace.simulator.job import Job, Outcome
+from headrace.simulator.padded import PaddedLoop
 from headrace.simulator.static import StaticLoop
 from headrace.simulator.telemetry import Telemetry
 from headrace.simulator.workload.arrival import Arrival
@@ -70,6 +71,7 @@ class World:
         self._state = State(setup.limits)
         self._arrivals: Iterator[Arrival] = iter(arrivals)
         self._more = True
+        self._padded = all(device.padding for device in setup.devices)
         self._jobs: list[Job] = []
         self._by_id: dict[str, Job] = {}  # the open ones
         self._gathered: list[Occurrence] = []
@@ -104,6 +106,8 @@ class World:
         setup = self._setup
 
         def new_loop(reporter: Reporter) -> StepLoop:
+            if device.padding:
+                return PaddedLoop(self._clock, device, self.telemetry, reporter)
             if setup.static:
                 return StaticLoop(self._clock, device, self.telemetry, reporter, pause_s=2 * setup.hop_s)
             return ContinuousLoop(self._clock, device, self.telemetry, reporter)
@@ -135,12 +139,13 @@ class World:
             gateway_id=GATEWAY,
             model=self._setup.model,
             prompt_tokens=arrival.prompt_tokens,
-            max_output_tokens=arrival.max_output_tokens,
+            max_output_tokens=0 if self._padded else arrival.max_output_tokens,
             qos_class=told,
             tenant=arrival.tenant,
             deadline_s=arrival.deadline_s,
         )
-        job = Job(number, request, arrival.qos_class, arrival.output_tokens, self._clock.now)
+        output_tokens = 0 if self._padded else arrival.output_tokens
+        job = Job(number, request, arrival.qos_class, output_tokens, self._clock.now)
         self._jobs.append(job)
         self._by_id[request.request_id] = job
         self.telemetry.arrived(self._clock.now)
@@ -210,7 +215,7 @@ class World:
                 for member in command.members:
                     job = self._by_id.get(member.request.request_id)
                     if job is not None:
-                        job.placed = True
+                        job.batch = command
                         self._clock.after(self._setup.hop_s, partial(executor.receive, job, member.displaced))
             case Resume():
                 resume = partial(self._executors[command.executor_id].resume, command.request_ids)

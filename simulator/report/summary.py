@@ -50,6 +50,19 @@ class GroupSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedSummary:
+    """Padded batches. `waste` is the share of computed tokens that are padding, `utilisation` the share of rows taken,
+    `total` of all requests from arrival to end; `reasons` count why batches closed."""
+
+    batches: int
+    rows_per_batch: float
+    waste: float
+    utilisation: float
+    total: Spread
+    reasons: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """A part of the run. `utilisation` is of slots; `waits` are the mean waits by class of those that came in it."""
 
@@ -75,6 +88,7 @@ class Summary:
     ended_at_s: float
     output_tokens_per_s: float
     fill: float | None
+    padded: PaddedSummary | None
     utilisation: float
     displaced: int
     dropped_kv: int
@@ -118,6 +132,7 @@ def summarise(policy: str, run: Run, promises: Promises, notes: list[str]) -> Su
         ended_at_s=run.ended_at,
         output_tokens_per_s=sum(cell.output_tokens for cell in telemetry.cells.values()) / lasted_s,
         fill=telemetry.useful_tokens / telemetry.computed_tokens if telemetry.computed_tokens else None,
+        padded=_padded(run),
         utilisation=slot_seconds / (run.num_slots * lasted_s),
         displaced=telemetry.num_displaced,
         dropped_kv=telemetry.num_dropped,
@@ -139,6 +154,21 @@ def summarise(policy: str, run: Run, promises: Promises, notes: list[str]) -> Su
         },
         intervals=_intervals(run, jobs_of_class),
         ttft_curves={qos.name.lower(): _curve(job.ttft_s for job in jobs_of_class[qos]) for qos in classes},
+    )
+
+
+def _padded(run: Run) -> PaddedSummary | None:
+    telemetry = run.telemetry
+    batches = sum(telemetry.batches.values())
+    if not batches:
+        return None
+    return PaddedSummary(
+        batches=batches,
+        rows_per_batch=telemetry.rows / batches,
+        waste=1 - telemetry.useful_tokens / telemetry.computed_tokens,
+        utilisation=telemetry.rows / telemetry.possible_rows,
+        total=_spread(job.total_s for job in run.jobs),
+        reasons={reason.name.lower(): count for reason, count in sorted(telemetry.batches.items())},
     )
 
 

@@ -26,6 +26,9 @@ def show(summaries: Sequence[Summary], console: Console) -> None:
         if len(tenants) > MOST_TENANTS:
             console.print(f"and {len(tenants) - MOST_TENANTS} more tenants, in the JSON", style="dim")
     console.print(_fleet(summaries))
+    if any(each.padded for each in summaries):
+        console.print()
+        console.print(_padded(summaries))
 
 
 def _show_groups(kind: str, summaries: Sequence[Summary], names: Sequence[str], console: Console) -> None:
@@ -91,6 +94,28 @@ def _fleet(summaries: Sequence[Summary]) -> Table:
             _seconds(each.ended_at_s),
             f"{each.num_steps:,}",
         )
+    return table
+
+
+def _padded(summaries: Sequence[Summary]) -> Table:
+    """Batches of padded engines, a line a policy."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("\npolicy")
+    for column in ("\nbatches", "rows/\nbatch", "rows\nused", "\nfill", "\nwaste", "total\nmean", "\np99"):
+        table.add_column(column, justify="right")
+    table.add_column("\nclosed by")
+    for each in summaries:
+        if padded := each.padded:
+            table.add_row(
+                each.policy,
+                f"{padded.batches:,}",
+                f"{padded.rows_per_batch:.1f}",
+                f"{padded.utilisation:.1%}",
+                f"{1 - padded.waste:.1%}",
+                f"{padded.waste:.1%}",
+                *_two(padded.total),
+                ", ".join(f"{name} {count:,}" for name, count in padded.reasons.items()),
+            )
     return table
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import CloseReason, Command, Dispatch, Drop, Refuse
 from headrace.scheduler.policy.events import (
     Configured,
@@ -18,7 +19,6 @@ from headrace.scheduler.policy.events import (
     LoadedModel,
     Padding,
     Request,
-    StepSample,
     Submitted,
     Tick,
     Withdrawn,

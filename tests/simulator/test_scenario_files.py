@@ -117,7 +117,7 @@ def test_the_command_shows_policies_and_leaves_json(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ([], "name a scenario or a --trace"),
-        (["nowhere"], "no such file, nor a scenario of the suite: batch_flood, two_tenants, vip"),
+        (["nowhere"], "no such file, nor a scenario of the suite: batch_flood, encoders, two_tenants, vip"),
         (["vip", "--load", "2"], "--load: only with --trace"),
         (["vip", "--policy", "default,best"], "no policy 'best'"),
         (["vip", "--executors", "0"], "fleet.0.count"),
