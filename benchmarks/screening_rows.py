@@ -7,7 +7,7 @@ of a request, and all attacks for one goal, fall on the same side; it depends on
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,8 @@ Part = Literal["train", "validation", "test"]
 LABELS = ("harm", "injection", "toxicity")
 TEST_PERCENT, VALIDATION_PERCENT = 20, 12
 MAX_DOCUMENT_CHARS = 6_000
+EMBEDDED_CHARS = (8, 250)
+EMBEDDED_LEGAL_SHARE = 5
 
 LABEL_OF_FILE = {
     "advbench_harmful_behaviors": "harm",
@@ -48,10 +50,33 @@ class ScreeningRow:
     @property
     def part(self) -> Part:
         """Which side of the split it is on."""
-        place = int.from_bytes(hashlib.sha256(self.goal.encode()).digest()[:4], "big") % 100
+        place = _number(self.goal) % 100
         if place < TEST_PERCENT:
             return "test"
         return "validation" if place < TEST_PERCENT + VALIDATION_PERCENT else "train"
+
+
+def embedded_rows(rows: Sequence[ScreeningRow]) -> list[ScreeningRow]:
+    """Short rows again, each before or behind an ordinary prompt of its language and part: what is to be refused must
+    be found there too, and what is legal must stay so. Files `embedded` and, in Chinese, `embedded_zh`."""
+    short = [row for row in rows if row.label is not None and EMBEDDED_CHARS[0] <= len(row.text) <= EMBEDDED_CHARS[1]]
+    carriers: dict[tuple[bool, Part], list[str]] = {}
+    for row in short:
+        if row.file not in LABEL_OF_FILE and row.label == "":
+            carriers.setdefault((row.lang == "zh", row.part), []).append(row.text)
+    made = []
+    for row in short:
+        number, chinese = _number(row.text), row.lang == "zh"
+        if row.label in ("harm", "injection") or (row.label == "" and number % EMBEDDED_LEGAL_SHARE == 0):
+            choices = carriers[chinese, row.part]
+            pair = [row.text, choices[number // 7 % len(choices)]]
+            text = "\n".join(pair if number % 2 else reversed(pair))
+            made.append(ScreeningRow("embedded_zh" if chinese else "embedded", row.lang, text, row.label, row.goal))
+    return made
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 def screening_rows(workloads: Path) -> list[ScreeningRow]:

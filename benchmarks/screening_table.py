@@ -14,7 +14,7 @@ CLEAR_HARM = (
 )
 INJECTIONS = ("deepset_prompt_injections", "inthewild_jailbreaks")
 SCREENING_FILES = frozenset(
-    (*CLEAR_HARM, *INJECTIONS, "bipia_injection_payloads", "catqa_zh", "coldataset_zh", "cvalues_zh", "flames_zh",
+    (*CLEAR_HARM, *INJECTIONS, "bipia_injection_payloads", "catqa_zh", "coldataset_zh", "cvalues_zh", "embedded", "embedded_zh", "flames_zh",
      "openai_moderation", "xstest")
 )  # fmt: skip
 """The others hold ordinary prompts."""

@@ -49,7 +49,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "exact": Scenario(
         "tokens and logprobs of requests alone against the same in random company, bit for bit",
         exact.run,
-        ("exact.mismatches",),
+        ("exact.mismatches", "exact.cost"),
     ),
     "vip": Scenario(
         "one in ten realtime in a flood at 120 %: classes against first come first served, and vLLM's priorities",

@@ -69,8 +69,10 @@ def test_exact_counts_answers_that_differ_in_a_token_or_in_one_bit(lab: Lab) -> 
     alone = [got(-0.5, 1, 2), got(-0.5, 3, 4), got(-0.25, 5)]
     nearly = got(-0.25 - 2**-25, 5)
     asked = [exact.Asked((1, 2), {"max_tokens": 2})] * 3
-    report = exact.report(lab, asked, alone, [alone, [alone[0], got(-0.5, 3, 9), nearly]])
+    crowds = [exact.Crowd(alone, 0), exact.Crowd([alone[0], got(-0.5, 3, 9), nearly], 3)]
+    report = exact.report(lab, asked, alone, crowds, {"exact": [95.0], "not exact": [100.0]})
     assert report.figures[0].value == 2
+    assert report.figures[1].value == pytest.approx(0.05)
     first, second = report.raw["mismatched"][1]
     assert (first["first_difference"], second["first_difference"]) == (1, 0)
     assert report.raw["mismatched"][0] == []
