@@ -2,27 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from headrace.core.request import Precision
+from headrace.scheduler.policy.admission import MOST
 from headrace.scheduler.policy.buckets import AdaptiveBuckets, FixedBuckets, LengthBuckets, PowerOfTwoBuckets
-from headrace.scheduler.policy.fill import Forming, powers_of_two
+from headrace.scheduler.policy.fill import Forming
 from headrace.scheduler.policy.limits import BucketRule
 from headrace.scheduler.policy.registry import Pool
 
-_MOST_ROWS = 64
-"""A fit counts on no more rows than these: larger batches make its edges no better, and its table slower."""
-_WINDOW_BATCHES = 16
-"""A fit counts on so many batches' worth of arrivals while a request waits: more buckets fill more slowly."""
+_ROWS_ARE_FREE = Forming(batch=1, window=0)
+"""An incomplete batch computes its members' rows only, so that padding is all that edges can save."""
 _FORGET = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What buckets are made from. Tokens, and rows of a batch."""
+    """What buckets are made from, in tokens."""
 
     rule: BucketRule
-    batch_rows: int
     align_tokens: int
     longest: int
 
@@ -82,12 +79,11 @@ def lengths_of(
     known: dict[tuple[str, Precision], Lengths], model: str, precision: Precision, pool: Pool, rule: BucketRule
 ) -> Lengths:
     """What is known of the model's lengths; nothing, where its executors or the rule have changed."""
-    paddings = [padding for each in pool.members.values() if (padding := each.padding_of(model)) is not None][:1]
+    padding = next(iter(pool.members.values())).padding_of(model)
     grid = Grid(
         rule,
-        batch_rows=min(max((each.batch_rows for each in paddings), default=1), _MOST_ROWS),
-        align_tokens=max((each.align_tokens for each in paddings), default=1),
-        longest=max(1, *(context for _, context in pool.shapes)),
+        align_tokens=padding.align_tokens if padding else 1,
+        longest=min(max(1, *(context for _, context in pool.shapes)), MOST),
     )
     lengths = known.get((model, precision))
     if lengths is None or lengths.grid != grid:
@@ -102,10 +98,4 @@ def _buckets(grid: Grid) -> LengthBuckets:
         case BucketRule.POWER_OF_TWO:
             return PowerOfTwoBuckets(grid.align_tokens)
         case BucketRule.ADAPTIVE:
-            return AdaptiveBuckets(grid.align_tokens, grid.longest, _forming(grid.batch_rows))
-
-
-@cache
-def _forming(batch_rows: int) -> Forming:
-    """As if rows came in powers of two: an incomplete batch costs its device nearly what a full one does."""
-    return Forming(batch_rows, _WINDOW_BATCHES * batch_rows, powers_of_two(batch_rows))
+            return AdaptiveBuckets(grid.align_tokens, grid.longest, _ROWS_ARE_FREE)

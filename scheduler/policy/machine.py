@@ -180,13 +180,14 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
             else:
                 _finish(turn, known, request_id)
         state.registry.remove(known)
-    if not (event.executor_id and min(event.num_slots, event.num_blocks, event.block_tokens) > 0):
+    paddings = [(each.padding.batch_rows, each.padding.align_tokens) for each in event.models if each.padding]
+    if not (event.executor_id and min(event.num_slots, event.num_blocks, event.block_tokens, *sum(paddings, ())) > 0):
         for request_id in kept:
             state.forget(request_id, event.executor_id)
             state.tally.lost += 1
         state.leases.cancel(event.executor_id)
         turn.members_changed()
-        limit = "an id; num_slots, num_blocks and block_tokens above 0"
+        limit = "an id; num_slots, num_blocks, block_tokens and what padding is made of above 0"
         turn.commands.append(
             Dismiss(event.executor_id, Refusal(InvalidRequest, "no capacity", field="enlistment", limit=limit))
         )
