@@ -12,6 +12,9 @@ from headrace.scheduler.policy.events import Request
 from headrace.scheduler.policy.ledger import Need, Shape, need_of
 from headrace.scheduler.policy.registry import Executor
 
+_MOST_LATE = 16
+"""Of executors with room that will likely miss a deadline, so many are asked before the first of them is taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
@@ -60,16 +63,22 @@ def sooner_first(
 
 
 def place(
-    request: Request, candidates: Iterable[Executor], owed: Callable[[Executor], bool]
+    request: Request,
+    candidates: Iterable[Executor],
+    owed: Callable[[Executor], bool],
+    in_time: Callable[[Executor], bool] | None = None,
 ) -> tuple[Executor, Need] | Blocked:
     """The first executor with room, or why there is none.
 
     `candidates` come best first, have the model in the right precision, are members in good standing and do not drain;
     `owed` says that an executor's room belongs to an earlier request. Where displaced requests wait to go on, only
-    REALTIME goes before them.
+    REALTIME goes before them. `in_time` says that an executor will likely meet the request's deadline: the first that
+    does is taken, else the first with room.
     """
     needs: dict[int, Need] = {}
     reason, yielding = WaitReason.SLOTS, False
+    late: tuple[Executor, Need] | None = None
+    num_late = 0
     total = request.prompt_tokens + request.max_output_tokens
     for executor in candidates:
         ledger = executor.ledger
@@ -91,5 +100,13 @@ def place(
         if owed(executor):
             yielding = True
             continue
-        return executor, need
+        found = executor, need
+        if in_time is None or in_time(executor):
+            return found
+        late = late or found
+        num_late += 1
+        if num_late == _MOST_LATE:
+            break
+    if late:
+        return late
     return Blocked(WaitReason.QUEUE if yielding else reason, yielding)

@@ -83,6 +83,12 @@ class Predictor:
         decodes = known.decodes if known else 1.0
         return prefill * request.prompt_tokens + output_tokens * (base + decode * decodes)
 
+    def finish_s(self, request: Request, output_tokens: float, num_beside: int) -> float:
+        """From dispatch to the last token on an executor where so many others decode beside it."""
+        known = self.steps.get(request.model)
+        base, decode, prefill = known.coefficients if known else PRIOR
+        return prefill * request.prompt_tokens + output_tokens * (base + decode * (num_beside + request.n))
+
     def batch_s(self, model: str, padded_tokens: int) -> float:
         """What one padded batch of so many tokens, padding and all, takes on its device."""
         known = self.steps.get(model)

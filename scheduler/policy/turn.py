@@ -177,7 +177,7 @@ class Turn:
         if head.request.prefixes and self.state.prefixes:
             candidates = self._sooner_first(head.request, pool, candidates, everybody)
         owed = self._owed(lane, head)
-        outcome = place(head.request, candidates, owed)
+        outcome = place(head.request, candidates, owed, self._in_time(head))
         if not isinstance(outcome, Blocked):
             self._one_by_one(outcome[0], self._reserve(head, *outcome, precision, ()))
         elif room := self._displace(head.request, pool, owed):
@@ -250,6 +250,15 @@ class Turn:
         depart(executor, own, state.predictor.batch_s(model, len(members) * padded_tokens), state.now)
         reason = former.close_reason(closing, lengths, following, more=lane.num_waiting > 0)
         self._padded.append((executor, members, reason, padded_tokens))
+
+    def _in_time(self, waiting: Waiting) -> Callable[[Executor], bool] | None:
+        """Whether an executor will likely end the request before its deadline; None without one."""
+        request, predictor = waiting.request, self.state.predictor
+        if request.deadline_s is None:
+            return None
+        left_s = waiting.since + request.deadline_s - self.state.now
+        output_tokens = predictor.output_tokens(request)
+        return lambda executor: predictor.finish_s(request, output_tokens, executor.ledger.num_slots) <= left_s
 
     def _freed_of(self, pool: Pool) -> list[Executor]:
         freed = [pool.members[executor_id] for executor_id in self._freed if executor_id in pool.open]
