@@ -14,9 +14,8 @@ CLEAR_HARM = (
 )
 INJECTIONS = ("deepset_prompt_injections", "inthewild_jailbreaks")
 SCREENING_FILES = frozenset(
-    (*CLEAR_HARM, *INJECTIONS, "bipia_injection_payloads", "catqa_zh", "coldataset_zh", "cvalues_zh", "embedded", "embedded_zh", "flames_zh",
-     "openai_moderation", "xstest")
-)  # fmt: skip
+    (*CLEAR_HARM, *INJECTIONS, "bipia_injection_payloads", "catqa_zh", "coldataset_zh", "cvalues_zh")
+) | {"embedded", "embedded_zh", "flames_zh", "openai_moderation", "xstest"}
 """The others hold ordinary prompts."""
 
 

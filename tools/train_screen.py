@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from headrace.benchmarks.screening_rows import LABELS, ScreeningRow, screening_rows
+from headrace.benchmarks.screening_rows import LABELS, ScreeningRow, embedded_rows, screening_rows
 from headrace.benchmarks.screening_table import file_table
 from headrace.chassis.config import load_settings
 from headrace.models.repository import Repository
@@ -29,11 +29,11 @@ from headrace.preprocess.screen.ngrams import NUM_BUCKETS, ngrams
 ROOT = Path(__file__).resolve().parent.parent
 MAX_WINDOWS = 6
 """Of one text, in training and in the report: its first ones and its last."""
-HIDDEN_UNITS = 64
+HIDDEN_UNITS, NUM_NETWORKS = 48, 4
 FILE_WEIGHTS = {
     "agent_conversation_prompts": 0.5,
-    "arena_hard_v0_1": 4.0,
-    "arena_hard_v2_0": 4.0,
+    "arena_hard_v0_1": 8.0,
+    "arena_hard_v2_0": 8.0,
     "banking77_test": 0.5,
     "belle_eval_zh": 3.0,
     "catqa_zh": 2.0,
@@ -46,20 +46,19 @@ FILE_WEIGHTS = {
     "humaneval": 2.0,
     "ifeval": 4.0,
     "jailbreakbench_goals": 2.0,
-    "leval_reports": 2.0,
+    "leval_reports": 6.0,
     "mt_bench": 4.0,
     "mt_bench_zh": 4.0,
-    "qmsum_test": 2.0,
+    "qmsum_test": 6.0,
     "user_oriented_instructions": 4.0,
-    "xstest": 8.0,
+    "xstest": 20.0,
 }
 """What rows count beside 1: small files of the kinds that are easily confused count more, large uniform ones less."""
-RECALL_KEPT = {"harm": 0.94, "injection": 0.9}
+RECALL_KEPT = {"harm": 0.895, "injection": 0.88}
 """A category's threshold is the highest that still finds so many of its validation rows."""
 TOXICITY_OVERBLOCK = 0.005
 """Toxicity is what comments have, not requests, and the comments at hand are hard to tell apart: its threshold is the
 lowest that blocks no more of the validation rows that are to pass."""
-SEED = 1
 
 Float32 = NDArray[np.float32]
 
@@ -114,11 +113,7 @@ def train(rows: Sequence[ScreeningRow], windows: Windows) -> Head:
         chosen = training & ((of_window == category) | (of_window == ""))
         wanted, weights = of_window[chosen] == category, weight[chosen]
         linear.append(LogisticRegression(C=0.003, max_iter=300).fit(x[chosen], wanted, weights))
-        deep.append(
-            MLPClassifier(
-                (HIDDEN_UNITS,), alpha=3.0, learning_rate_init=5e-4, max_iter=12, batch_size=256, random_state=SEED
-            ).fit(x[chosen], wanted, sample_weight=weights)
-        )
+        deep.append(_hidden_layers(x[chosen], wanted, weights))
         by_grams.append(LogisticRegression(C=10, max_iter=300).fit(grams[chosen], wanted, weights))
     head = Head(
         name=f"headrace-screen-{WEIGHTS.removesuffix('.npz')}",
@@ -126,9 +121,9 @@ def train(rows: Sequence[ScreeningRow], windows: Windows) -> Head:
         mean=mean,
         spread=spread,
         dense=np.concatenate([model.coef_ for model in linear]),
-        hidden=np.stack([model.coefs_[0] for model in deep]),
-        hidden_bias=np.stack([model.intercepts_[0] for model in deep]),
-        out=np.stack([model.coefs_[1][:, 0] for model in deep]),
+        hidden=np.stack([hidden for hidden, _, _ in deep]),
+        hidden_bias=np.stack([bias for _, bias, _ in deep]),
+        out=np.stack([out for _, _, out in deep]),
         grams=np.concatenate([model.coef_ for model in by_grams]),
         joint=np.zeros((len(LABELS), 4), np.float32),
         thresholds=np.ones(len(LABELS), np.float32),
@@ -144,6 +139,19 @@ def train(rows: Sequence[ScreeningRow], windows: Windows) -> Head:
         joint.append([*joined.coef_[0], joined.intercept_[0]])
     head = replace(head, joint=np.array(joint, np.float32))
     return replace(head, thresholds=_thresholds(rows, windows.row_max(probabilities(head, windows))))
+
+
+def _hidden_layers(x: Float32, wanted: NDArray[np.bool_], weights: Float32) -> tuple[Float32, Float32, Float32]:
+    """The mean of several networks as one: their units side by side. [D, U], [U], [U]."""
+    networks = [
+        MLPClassifier(
+            (HIDDEN_UNITS,), alpha=3.0, learning_rate_init=5e-4, max_iter=12, batch_size=256, random_state=seed
+        ).fit(x, wanted, sample_weight=weights)
+        for seed in range(NUM_NETWORKS)
+    ]
+    hidden = np.concatenate([network.coefs_[0] for network in networks], axis=1)
+    bias = np.concatenate([network.intercepts_[0] for network in networks])
+    return hidden, bias, np.concatenate([network.coefs_[1][:, 0] for network in networks]) / NUM_NETWORKS
 
 
 def _logits(head: Head, windows: Windows) -> tuple[Float32, Float32, Float32]:
@@ -203,6 +211,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="train nothing")
     chosen = parser.parse_args()
     rows = screening_rows(chosen.workloads)
+    rows += embedded_rows(rows)
     encoder = WindowEncoder(Repository(load_settings().models.home).get("minilm"), 1)
     windows = Windows(rows, encoder, chosen.vectors)
     if not chosen.report:
