@@ -111,9 +111,7 @@ class ExecutorSettings(_Section):
     prefix_cache: bool = Field(True, description="prompts that begin alike are computed once")
     cache_answers: bool = Field(False, description="also answers' tokens: faster next turns, not bit for bit exact")
     cache_scope: str = Field("shared", pattern="^(shared|tenant)$", description="who shares the prefix cache")
-    idle_cache_bytes: int = Field(
-        512 * 2**20, ge=0, description="how much the prefix cache keeps while there is no work"
-    )
+    idle_cache_bytes: int = Field(2**30, ge=0, description="how much the prefix cache keeps while there is no work")
 
 
 AUTO_ENCODER = "auto"
