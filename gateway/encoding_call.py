@@ -9,15 +9,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
-from google.protobuf.message import Message
 from numpy.typing import NDArray
 from opentelemetry.trace import Tracer
 
 from headrace.core.errors import HeadraceError
 from headrace.core.request import Precision
 from headrace.gateway.admission import Admission
+from headrace.gateway.codec import request_id_of
 from headrace.gateway.encoding import Encoding, EncodingRelay
-from headrace.gateway.encoding_codec import EncodeWish
+from headrace.gateway.encoding_codec import EncodeWish, Request
 from headrace.gateway.encoding_span import EncodingSpan, encoding_span
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.ports import EncoderTokens, Preparer
@@ -56,8 +56,8 @@ class EncodingCalls:
     async def run(
         self,
         name: str,
-        request: Message,
-        decode: Callable[[], EncodeWish],
+        request: Request,
+        decode: Callable[[str], EncodeWish],
         caller: Callable[[], str],
         metadata: Metadata,
         deadline: float | None,
@@ -66,7 +66,9 @@ class EncodingCalls:
         with ExitStack() as held:
             span = held.enter_context(encoding_span(self._tracer, name, metadata, deadline))
             permit = held.enter_context(self._admission.permit(request.ByteSize(), requests=0))
-            wish, tenant = decode(), caller()
+            request_id = request_id_of(request)
+            span.named(request_id)
+            wish, tenant = decode(request_id), caller()
             span.decoded(wish, tenant)
             held.enter_context(self._admission.permit(0, requests=wish.num_texts))
             held.enter_context(self._admission.claim(wish.request_id))

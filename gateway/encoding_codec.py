@@ -11,7 +11,7 @@ from headrace.api.types.v1 import types_pb2
 from headrace.core.errors import InvalidRequest
 from headrace.core.model import ModelInfo
 from headrace.core.request import Precision, QosClass
-from headrace.gateway.codec import enum_of, model_of, request_id_of, token_ids_of
+from headrace.gateway.codec import enum_of, model_of, token_ids_of
 from headrace.gateway.encoding import Readout
 from headrace.gateway.ports import EncoderText, TextModels
 
@@ -40,7 +40,7 @@ class EncodeWish:
         return len(self.texts) + len(self.token_ids)
 
 
-def decode_embed(request: pb.EmbedRequest, texts: TextModels) -> EncodeWish:
+def decode_embed(request: pb.EmbedRequest, request_id: str, texts: TextModels) -> EncodeWish:
     """Raises InvalidRequest, naming the field and its limit, or ModelNotFound."""
     model = model_of(request.model, texts, "encoder")
     if bool(request.texts) == bool(request.tokens):
@@ -66,10 +66,10 @@ def decode_embed(request: pb.EmbedRequest, texts: TextModels) -> EncodeWish:
                 field=f"tokens[{place}].token_ids",
                 limit=f"{model.context_tokens} tokens",
             )
-    return _wish(request, model, _plain(request.texts), token_ids, readout)
+    return _wish(request, request_id, model, _plain(request.texts), token_ids, readout)
 
 
-def decode_rerank(request: pb.RerankRequest, texts: TextModels) -> EncodeWish:
+def decode_rerank(request: pb.RerankRequest, request_id: str, texts: TextModels) -> EncodeWish:
     """With a model that scores, the pairs of query and each document; else the query's text and then the documents'."""
     model = model_of(request.model, texts, "encoder")
     if not request.query:
@@ -83,11 +83,11 @@ def decode_rerank(request: pb.RerankRequest, texts: TextModels) -> EncodeWish:
                 limit="an encoder, or a model with one score",
             )
         pairs = [EncoderText(request.query, document.text) for document in documents]
-        return _wish(request, model, pairs, [], Readout(scores=True))
-    return _wish(request, model, [EncoderText(request.query), *documents], [], Readout())
+        return _wish(request, request_id, model, pairs, [], Readout(scores=True))
+    return _wish(request, request_id, model, [EncoderText(request.query), *documents], [], Readout())
 
 
-def decode_classify(request: pb.ClassifyRequest, texts: TextModels) -> EncodeWish:
+def decode_classify(request: pb.ClassifyRequest, request_id: str, texts: TextModels) -> EncodeWish:
     """Raises InvalidRequest where the model has no classification head."""
     model = model_of(request.model, texts, "encoder")
     if not model.labels:
@@ -96,7 +96,7 @@ def decode_classify(request: pb.ClassifyRequest, texts: TextModels) -> EncodeWis
             field="model",
             limit="a model with labels",
         )
-    return _wish(request, model, _plain(request.texts), [], Readout(scores=True))
+    return _wish(request, request_id, model, _plain(request.texts), [], Readout(scores=True))
 
 
 def encode_embed(
@@ -153,6 +153,7 @@ def encode_classify(
 
 def _wish(
     request: Request,
+    request_id: str,
     model: ModelInfo,
     texts: Sequence[EncoderText],
     token_ids: Sequence[NDArray[np.uint32]],
@@ -165,7 +166,7 @@ def _wish(
             limit=str(MAX_TEXTS),
         )
     return EncodeWish(
-        request_id=request_id_of(request),
+        request_id=request_id,
         model=model,
         texts=texts,
         token_ids=token_ids,

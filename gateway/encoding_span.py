@@ -27,10 +27,13 @@ class EncodingSpan:
         self.context = span.get_span_context()
         self.parent = set_span_in_context(span, Context())
 
+    def named(self, request_id: str) -> None:
+        """Also what is refused afterwards can be found by its id."""
+        self._span.set_attribute(signals.REQUEST_ID, request_id)
+
     def decoded(self, wish: EncodeWish, tenant: str) -> None:
         self._span.set_attributes(
             {
-                signals.REQUEST_ID: wish.request_id,
                 signals.GENAI_OPERATION: "embeddings",
                 signals.GENAI_MODEL: wish.model.name,
                 signals.QOS_CLASS: wish.qos.name.lower(),

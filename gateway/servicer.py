@@ -148,14 +148,14 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.EmbedResponse:
         """One vector a text, in order."""
         wish, encoded = await self._encoded(
-            signals.GATEWAY_EMBED, request, context, lambda: decode_embed(request, self._texts)
+            signals.GATEWAY_EMBED, request, context, lambda request_id: decode_embed(request, request_id, self._texts)
         )
         return encode_embed(wish, encoded.values, encoded.prompt_tokens, encoded.precision)
 
     async def Rerank(self, request: pb.RerankRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RerankResponse:
         """The documents, best first."""
         wish, encoded = await self._encoded(
-            signals.GATEWAY_RERANK, request, context, lambda: decode_rerank(request, self._texts)
+            signals.GATEWAY_RERANK, request, context, lambda request_id: decode_rerank(request, request_id, self._texts)
         )
         return encode_rerank(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
 
@@ -164,7 +164,10 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> pb.ClassifyResponse:
         """Each text's labels, most probable first."""
         wish, encoded = await self._encoded(
-            signals.GATEWAY_CLASSIFY, request, context, lambda: decode_classify(request, self._texts)
+            signals.GATEWAY_CLASSIFY,
+            request,
+            context,
+            lambda request_id: decode_classify(request, request_id, self._texts),
         )
         return encode_classify(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
 
@@ -173,7 +176,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         name: str,
         request: pb.EmbedRequest | pb.RerankRequest | pb.ClassifyRequest,
         context: grpc.aio.ServicerContext[Any, Any],
-        decode: Callable[[], EncodeWish],
+        decode: Callable[[str], EncodeWish],
     ) -> tuple[EncodeWish, Encoded]:
         metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
         return await self._encodings.run(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
 from headrace.chassis import signals
 from headrace.chassis.telemetry import from_frame, link_to
@@ -12,15 +12,26 @@ from headrace.executor.encoding.task import Done
 
 
 def record(tracer: Tracer, executor_id: str, dones: Sequence[Done]) -> None:
-    """One batch's texts. The batch is a root of its own, linked to the scheduler's batch and to each of its texts."""
+    """One batch's texts. The batch is a root of its own, linked to the scheduler's batch and, both ways, to its texts;
+    what never ran has no batch."""
     if not any(done.task.trace.traceparent for done in dones):
         return
-    contexts = [_record_text(tracer, executor_id, done) for done in dones]
+    batch_span = _batch_span(tracer, executor_id, dones)
+    for done in dones:
+        ran_in = batch_span.get_span_context() if batch_span is not None and done.batch is not None else None
+        context = _record_text(tracer, executor_id, done, ran_in)
+        if batch_span is not None and ran_in is not None and context.is_valid:
+            batch_span.add_link(context)
+    if batch_span is not None:
+        batch_span.end(next(done.batch.ended_ns for done in dones if done.batch is not None))
+
+
+def _batch_span(tracer: Tracer, executor_id: str, dones: Sequence[Done]) -> Span | None:
     first = next((done for done in dones if done.batch is not None), None)
     if first is None or first.batch is None:
-        return
+        return None
     batch, planned = first.batch, link_to(first.task.batch_trace)
-    span = tracer.start_span(
+    return tracer.start_span(
         signals.EXECUTOR_BATCH,
         Context(),
         SpanKind.INTERNAL,
@@ -32,13 +43,12 @@ def record(tracer: Tracer, executor_id: str, dones: Sequence[Done]) -> None:
             signals.BATCH_PADDING: batch.padding_tokens,
             signals.BATCH_FILL: batch.num_tokens / max(1, batch.num_tokens + batch.padding_tokens),
         },
-        [Link(each) for each in (planned, *contexts) if each.is_valid],
+        [Link(planned)] if planned.is_valid else [],
         start_time=batch.began_ns,
     )
-    span.end(batch.ended_ns)
 
 
-def _record_text(tracer: Tracer, executor_id: str, done: Done) -> SpanContext:
+def _record_text(tracer: Tracer, executor_id: str, done: Done, batch: SpanContext | None) -> SpanContext:
     task, planned = done.task, link_to(done.task.batch_trace)
     span = tracer.start_span(
         signals.EXECUTOR_ENCODE,
@@ -51,7 +61,7 @@ def _record_text(tracer: Tracer, executor_id: str, done: Done) -> SpanContext:
             signals.PROMPT_TOKENS: len(task.token_ids),
             signals.PADDED_TOKENS: done.padded_tokens,
         },
-        [Link(planned)] if planned.is_valid else [],
+        [Link(each) for each in (planned, batch) if each is not None and each.is_valid],
         start_time=task.received_ns,
     )
     if done.error is not None:

@@ -99,14 +99,14 @@ def suite(home: Path) -> Callable[..., Any]:
     """`suite("tiny", batch_rows=4)` runs a suite with that encoder, the encoder's settings as given."""
 
     @asynccontextmanager
-    async def start(model: str, telemetry: str = "", **encoder: Any) -> AsyncIterator[Suite]:
+    async def start(model: str, preprocess: str = "inline", **encoder: Any) -> AsyncIterator[Suite]:
         overrides: dict[str, dict[str, Any]] = {
             "models": {"home": home},
-            "gateway": {"listen": ANY_PORT},
+            "gateway": {"listen": ANY_PORT, "preprocess": preprocess},
+            "preprocess": {"listen": ANY_PORT},
             "scheduler": {"listen": ANY_PORT},
             "executor": {"listen": ANY_PORT, "engine": "reference", "models": (reference.NAME,)},
             "encoder": {"listen": ANY_PORT, "model": model, "threads": 1, **encoder},
-            "telemetry": {"endpoint": telemetry},
         }
         async with running(load_settings(None, overrides)) as serving:
             yield serving

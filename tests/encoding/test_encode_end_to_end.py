@@ -196,3 +196,15 @@ async def test_the_client_without_asyncio_calls_the_same(suite):
         vectors, best = await asyncio.to_thread(blocking)
     assert vectors == wanted.vectors
     assert best == 1
+
+
+@pytest.mark.parametrize("where", ["inline", "127.0.0.1:0"])
+async def test_texts_may_be_prepared_elsewhere(suite, where):
+    async with suite("judge", preprocess=where, precision="fp32") as running, AsyncClient(running.gateway) as client:
+        assert (Service.PREPROCESS in running.addresses) == (where != "inline")
+        ranking = await client.rerank("judge", "a", ["b", "c"])
+        with pytest.raises(InvalidRequest) as refused:
+            await client.classify("judge", ["a", "b" * 200])
+    assert {each.index for each in ranking.results} == {0, 1}
+    assert ranking.usage.prompt_tokens == 2 * 5
+    assert (refused.value.field, refused.value.limit) == ("texts[1]", "126 tokens")

@@ -82,5 +82,5 @@ def test_the_batch_that_was_due_first_goes_first():
 
 
 def test_a_texts_own_length_decides_how_long_it_is_padded():
-    assert [padded_length(tokens, 256) for tokens in (1, 16, 17, 64, 65, 97, 250)] == [16, 16, 32, 64, 96, 128, 256]
+    assert [padded_length(tokens, 256) for tokens in (1, 8, 9, 17, 64, 65, 97, 250)] == [8, 8, 16, 24, 64, 80, 112, 256]
     assert padded_length(99, 100) == 100
