@@ -22,12 +22,13 @@ STOP_S = 60.0
 
 
 class Suite:
-    """A running suite and a client of it. `pid` is the supervisor's, `scheduler` and `executor` are addresses."""
+    """A running suite and a client of it. `pid` is the supervisor's, the services are addresses."""
 
-    def __init__(self, client: AsyncClient, model: str, pid: int, scheduler: str, executor: str) -> None:
+    def __init__(self, client: AsyncClient, model: str, pid: int, gateway: str, scheduler: str, executor: str) -> None:
         self.client = client
         self.model = model
         self.pid = pid
+        self.gateway = gateway
         self.scheduler = scheduler
         self.executor = executor
 
@@ -68,6 +69,7 @@ async def started(model: str, log: Path, settings: Mapping[str, str] | None = No
                 client,
                 model,
                 process.pid,
+                gateway,
                 addresses["HEADRACE_SCHEDULER__LISTEN"],
                 addresses["HEADRACE_EXECUTOR__LISTEN"],
             )

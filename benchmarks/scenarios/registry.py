@@ -15,6 +15,7 @@ from headrace.benchmarks.scenarios import (
     prefix,
     saturate,
     sched,
+    screen,
     single,
     static,
     vip,
@@ -65,6 +66,18 @@ SCENARIOS: Mapping[str, Scenario] = {
         "a recorded trace through the suite and through the simulator: throughput and mean waits of both",
         agree.run,
         ("agree.throughput_gap", "agree.wait_gap", "agree.ttft_gap"),
+    ),
+    "screen": Scenario(
+        "illegal requests blocked at saturation, time added to legal ones, recall and over-blocking of each file",
+        screen.run,
+        (
+            "screen.block_ms_p99",
+            "screen.added_ttft_ms_p50",
+            "screen.recall",
+            "screen.recall_injection",
+            "screen.overblock",
+            "screen.overblock_xstest",
+        ),
     ),
     "sched": Scenario(
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",
