@@ -17,7 +17,12 @@ HEAVY |= {"huggingface_hub", "transformers", "torch", "onnxruntime", "typer", "r
 SERVICES = {"gateway", "scheduler", "executor", "preprocess"}
 NEEDS = {"gateway": set(), "scheduler": set(), "executor": set(), "preprocess": {"tokenizers", "jinja2"}}
 """The heavy libraries that a service may import to start. An engine's own stand in its module, loaded by name."""
-LAZY = {"headrace.executor.engines.openvino", "headrace.executor.engines.openvino_encoder"}
+LAZY = {
+    "headrace.executor.engines.openvino",
+    "headrace.executor.engines.openvino_encoder",
+    "headrace.preprocess.screen.encoder",
+    "headrace.preprocess.screen.minilm",
+}
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
