@@ -62,7 +62,7 @@ def shipped_files() -> set[str]:
     packages = {link.name for link in LINKS}
     own = {f"headrace/{name}" for name in repository_files() if name.partition("/")[0] in packages}
     own |= {name.removeprefix("src/") for name in repository_files() if name.startswith("src/")}
-    return {name for name in own if Path(name).suffix in {".py", ".pyi", ".typed", ".txt", ".toml"}}
+    return {name for name in own if Path(name).suffix in {".py", ".pyi", ".typed", ".txt", ".toml", ".npz"}}
 
 
 @pytest.fixture(scope="module")
