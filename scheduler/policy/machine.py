@@ -278,8 +278,8 @@ def _wake(turn: Turn, executor: Executor, request_id: str) -> None:
     One just told so is told again once two reports name it: the first may have crossed the word.
     """
     held = executor.ledger.reservations.get(request_id)
-    if held is None or held.paused:
-        return
+    if held is None or held.paused or not held.started:
+        return  # one that is named before it has started is nonsense
     if request_id in executor.ledger.resumed and not held.named:
         held.named = True
     else:
