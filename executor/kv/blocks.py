@@ -147,7 +147,7 @@ class BlockPool:
             more = surplus > most
             for _ in range(min(surplus, most)):
                 self._extents.give(self.cache.evict(), self._now)
-        self._extents.unmap(self._now - HOLD_S, most)
+        self._extents.unmap(self._now, HOLD_S, most)
         since = self._extents.empty_since
         if more:
             return 0.0

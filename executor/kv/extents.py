@@ -75,13 +75,13 @@ class Extents:
             self._partial[extent] = free
         self.num_free += 1
 
-    def unmap(self, emptied_before: float, most_blocks: int) -> int:
-        """Gives back memory of extents that have been empty since before then, the longest first, until so many blocks
-        or more have gone; returns how many went."""
+    def unmap(self, now: float, hold_s: float, most_blocks: int) -> int:
+        """Gives back memory of extents that have been empty for `hold_s`, the longest first, until so many blocks or
+        more have gone; returns how many went."""
         blocks: list[int] = []
         extents: list[int] = []
         for extent, since in self._empty.items():
-            if since > emptied_before or len(blocks) >= most_blocks:
+            if since + hold_s > now or len(blocks) >= most_blocks:
                 break
             extents.append(extent)
             blocks += self._blocks_of(extent)
