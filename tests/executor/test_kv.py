@@ -362,3 +362,13 @@ def test_memory_comes_and_goes_by_extents_and_fills_those_in_use_first() -> None
     assert len(memory.mapped) == 8, "steady load may want it again"
     assert pool.give_back(HOLD_S) is None
     assert len(memory.mapped) == 4
+
+
+def test_memory_goes_at_the_moment_that_was_named() -> None:
+    """0.4 + 1.0 is 1.4 in floating point, but 1.4 - 1.0 is less than 0.4."""
+    pool = BlockPool(1, 4, memory=Memory(1, 1))
+    pool.give_back(0.4)
+    with pool.reserve(1) as promise:
+        pool.drop(promise.take())
+    assert pool.give_back(0.4) == pytest.approx(HOLD_S)
+    assert pool.give_back(1.4) is None
