@@ -1,30 +1,25 @@
-"""Wires an executor: engine, step loop, Execute streams, membership; drains in order."""
+"""Wires a decoder's executor: engine, step loop, Execute streams."""
 
 import asyncio
-import contextlib
-import gc
-import secrets
-import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from opentelemetry.trace import Tracer
 
-from headrace.api.executor.v1 import executor_pb2, executor_pb2_grpc
 from headrace.api.scheduler.v1 import scheduler_pb2
-from headrace.chassis.channel import open_channel
 from headrace.chassis.config import ExecutorSettings, Settings
-from headrace.chassis.server import ServerHandle, serve
+from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
+from headrace.core.model import ModelInfo
 from headrace.core.request import QosClass
+from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.engines.registry import load_engine
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
+from headrace.executor.serving import serving
 from headrace.executor.worker import Worker
 from headrace.models.repository import Repository
-
-SERVICE = executor_pb2.DESCRIPTOR.services_by_name["ExecutorService"].full_name
 
 
 @asynccontextmanager
@@ -44,39 +39,9 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
     if entry.info.kind != "decoder":
         raise ConfigError(f"executor.models: {entry.info.name} is no decoder")
     engine = await asyncio.to_thread(load_engine, own, entry)
-    gc.collect()
-    gc.freeze()  # what is loaded stays; no collection walks it during a step
-    executor_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    loop = asyncio.get_running_loop()
-    broken: asyncio.Future[None] = loop.create_future()
-    listening = ""
 
-    def enlistment() -> scheduler_pb2.Enlistment:
-        model = scheduler_pb2.LoadedModel(
-            name=entry.info.name,
-            precision=int(engine.spec.precision),  # type: ignore[arg-type]
-            digest=entry.info.digest,
-            context_tokens=engine.spec.context_tokens,
-        )
-        return scheduler_pb2.Enlistment(
-            executor_id=executor_id,
-            address=own.advertise or listening,
-            models=[model],
-            num_slots=own.num_slots,
-            num_blocks=engine.spec.num_blocks - engine.spec.min_rows,
-            block_tokens=engine.spec.block_tokens,
-        )
-
-    def breaks(error: Exception) -> None:
-        if not broken.done():
-            broken.set_exception(error)
-
-    def failed(error: Exception) -> None:
-        loop.call_soon_threadsafe(breaks, error)
-
-    async with open_channel(own.scheduler, settings.transport) as channel:
-        link = EnlistLink(channel, enlistment, lambda: worker)
-        service = ExecutorService(
+    def new_service(executor_id: str, link: EnlistLink) -> ExecutorService:
+        return ExecutorService(
             executor_id,
             entry.info.name,
             tracer,
@@ -84,7 +49,9 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
             settings.transport.max_message_bytes,
             cache_by_tenant=own.cache_scope == "tenant",
         )
-        worker = Worker(
+
+    def new_worker(service: ExecutorService, failed: Callable[[Exception], None]) -> Worker:
+        return Worker(
             engine,
             entry.info.eos_token_ids,
             num_slots=own.num_slots,
@@ -94,48 +61,31 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
             cache=prefix_cache(own, entry.info, engine.spec),
             inter_token_s=_pace(own),
         )
-        service.worker = worker
-        try:
-            with worker:
-                async with serve(
-                    own.listen,
-                    settings.transport,
-                    lambda server: executor_pb2_grpc.add_ExecutorServiceServicer_to_server(service, server),
-                    [SERVICE],
-                ) as handle:
-                    listening = handle.address
-                    async with asyncio.TaskGroup() as tasks:
-                        watch = tasks.create_task(_raise_when(broken))
-                        enlisting = tasks.create_task(link.run())
-                        readiness = tasks.create_task(_follow(link, handle))
-                        try:
-                            yield handle
-                        finally:
-                            readiness.cancel()
-                            await handle.set_ready(False)
-                            await link.drain()
-                            service.draining = True
-                            with contextlib.suppress(TimeoutError):
-                                async with asyncio.timeout(settings.transport.drain_s):
-                                    await link.idle.wait()
-                            service.close_sessions()
-                            watch.cancel()
-                            enlisting.cancel()
-        finally:
-            engine.close()
+
+    try:
+        enlistment = _enlistment(entry.info, engine.spec, own.num_slots)
+        async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
+            yield handle
+    finally:
+        engine.close()
+
+
+def _enlistment(model: ModelInfo, spec: EngineSpec, num_slots: int) -> scheduler_pb2.Enlistment:
+    loaded = scheduler_pb2.LoadedModel(
+        name=model.name,
+        precision=int(spec.precision),  # type: ignore[arg-type]
+        digest=model.digest,
+        context_tokens=spec.context_tokens,
+    )
+    return scheduler_pb2.Enlistment(
+        models=[loaded],
+        num_slots=num_slots,
+        num_blocks=spec.num_blocks - spec.min_rows,
+        block_tokens=spec.block_tokens,
+    )
 
 
 def _pace(own: ExecutorSettings) -> dict[int, float]:
     """Seconds between tokens by priority, which is the class's number."""
     paces = {QosClass.REALTIME: own.realtime_inter_token_ms, QosClass.NORMAL: own.normal_inter_token_ms}
     return {int(qos): pace_ms / 1000 for qos, pace_ms in paces.items() if pace_ms}
-
-
-async def _raise_when(broken: asyncio.Future[None]) -> None:
-    await broken
-
-
-async def _follow(link: EnlistLink, handle: ServerHandle) -> None:
-    """Ready from the first enlistment on: streams that run go on while the scheduler is away."""
-    await link.enlisted.wait()
-    await handle.set_ready(True)

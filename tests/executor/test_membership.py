@@ -152,7 +152,8 @@ async def test_a_start_is_told_before_its_first_step_ends():
 
 
 async def test_ends_carry_their_tokens_and_frames_the_newest_steps():
-    async with member(ReferenceEngine(INFO, 256), num_slots=4) as (worker, _, scheduler, _):
+    # steps that take a moment, so that the frame that tells of the start is out before the last ones
+    async with member(ReferenceEngine(INFO, 256, step_delay_s=0.01), num_slots=4) as (worker, _, scheduler, _):
         worker.submit(job("many", 20, n=3, temperature=1.0, ignore_eos=True))
         await scheduler.until(lambda: "many" in named(scheduler.reports, "finished_request_ids"))
         (end,) = [report for report in scheduler.reports if report.finished_request_ids]
