@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,9 @@ MADE_HERE = {"build", "dist", "src/headrace.egg-info"}
 
 
 def unknown_names(text: str) -> list[str]:
-    """Dotted headrace.* names that are no module, attribute, signal or proto symbol."""
+    """Dotted headrace.* names that are no module, attribute, signal, proto symbol or group of entry points."""
     known = {value for value in vars(signals).values() if isinstance(value, str)}
+    known |= tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"].keys()
     return [name for name in DOTTED.findall(text) if name not in known and not _is_python(name) and not _is_proto(name)]
 
 
