@@ -2,13 +2,13 @@
 
 import importlib
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pool
 
 from headrace.chassis import signals
+from headrace.preprocess.screen import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -24,9 +24,9 @@ MADE_HERE = {"build", "dist", "src/headrace.egg-info"}
 
 
 def unknown_names(text: str) -> list[str]:
-    """Dotted headrace.* names that are no module, attribute, signal, proto symbol or group of entry points."""
+    """Dotted headrace.* names that are no module, attribute, signal, proto symbol or entry point group."""
     known = {value for value in vars(signals).values() if isinstance(value, str)}
-    known |= tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"].keys()
+    known.add(registry.GROUP)
     return [name for name in DOTTED.findall(text) if name not in known and not _is_python(name) and not _is_proto(name)]
 
 
