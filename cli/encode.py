@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.chassis.config import load_settings
+from headrace.cli.reach import reaching
 from headrace.client import Client
 from headrace.client.values import EncodeOptions, PoolingName, Qos
-from headrace.core.errors import Unavailable
 
 Given = TypeVar("Given")
 
@@ -77,13 +77,8 @@ def classify(
 def _ask(address: str | None, call: Callable[[Client], Given]) -> Given:
     """Raises what the gateway answers; Unavailable with how to start a suite where nobody listens."""
     address = address or load_settings().gateway.listen
-    with Client(address) as client:
-        try:
-            return call(client)
-        except Unavailable as error:
-            if type(error) is not Unavailable:
-                raise
-            raise Unavailable(f"nothing answers at {address}; start a suite with: headrace up") from error
+    with Client(address) as client, reaching(address):
+        return call(client)
 
 
 def _print(rows: Iterable[tuple[str, ...]]) -> None:

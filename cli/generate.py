@@ -7,9 +7,10 @@ import typer
 from rich.console import Console
 
 from headrace.chassis.config import load_settings
+from headrace.cli.reach import reaching
 from headrace.client import AsyncClient, Message, Piece
 from headrace.client.values import Qos, SamplingOptions
-from headrace.core.errors import EngineFault, Unavailable
+from headrace.core.errors import EngineFault
 
 
 def generate(
@@ -49,12 +50,9 @@ async def ask(
     async with AsyncClient(address) as client:
         try:
             whole = [Message("user", prompt)] if chat else prompt
-            async for last in client.stream(model, whole, qos=qos, **sampling):
-                print(last.text, end="", flush=True)
-        except Unavailable as error:
-            if type(error) is not Unavailable:
-                raise  # the gateway's own word, such as no executor
-            raise Unavailable(f"nothing answers at {address}; start a suite with: headrace up") from error
+            with reaching(address):
+                async for last in client.stream(model, whole, qos=qos, **sampling):
+                    print(last.text, end="", flush=True)
         finally:
             if last is not None:
                 print(flush=True)

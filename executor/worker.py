@@ -57,8 +57,8 @@ class Worker:
     """Runs `engine` for up to `num_slots` sequences at once, `step_tokens` new tokens a step.
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
-    if the loop must stop. With a `cache`, prompts that begin alike are computed
-    once. Use as a context manager: leaving joins the thread and returns all memory.
+    if the loop must stop. With a `cache`, prompts that begin alike are computed once. Use as a context manager: leaving
+    joins the thread and returns all memory.
     """
 
     def __init__(

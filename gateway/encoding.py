@@ -41,10 +41,6 @@ class Encoding:
     deadline: float | None
     trace: SpanContext
 
-    def deadline_ms(self, now: float) -> int:
-        """Time left as it goes on the wire: 0 for none, at least 1 where there is one."""
-        return 0 if self.deadline is None else max(1, round((self.deadline - now) * 1000))
-
 
 class EncodingRelay:
     """A text's state: waits for its placement, then for its values. Links put events in, the call takes them out."""

@@ -20,7 +20,7 @@ from headrace.core.errors import EngineFault, Unavailable
 from headrace.core.request import FinishReason, Sampling
 from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.frames import exchange
-from headrace.gateway.generation import Generation, Output, Placement
+from headrace.gateway.generation import Generation, Output, Placement, left_ms
 from headrace.gateway.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ def _encode(encoding: Encoding, placement: Placement, now: float) -> pb.Encode:
         pooling=encoding.readout.pooling,  # type: ignore[arg-type]
         normalize=encoding.readout.normalize,
         dimensions=encoding.readout.dimensions,
-        deadline_ms=encoding.deadline_ms(now),
+        deadline_ms=left_ms(encoding.deadline, now),
         trace=to_frame(encoding.trace),
         batch_trace=to_frame(placement.batch_trace),
     )
@@ -214,7 +214,7 @@ def _start(generation: Generation, placement: Placement, now: float) -> pb.Start
         token_ids=generation.token_ids.astype("<u4", copy=False).tobytes(),
         sampling=_sampling(generation.sampling),
         priority=int(generation.qos),
-        deadline_ms=generation.deadline_ms(now),
+        deadline_ms=left_ms(generation.deadline, now),
         trace=to_frame(generation.trace),
         batch_trace=to_frame(placement.batch_trace),
         batch_id=placement.batch_id,

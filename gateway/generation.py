@@ -52,9 +52,10 @@ class Generation:
     deadline: float | None
     trace: SpanContext
 
-    def deadline_ms(self, now: float) -> int:
-        """Time left as it goes on the wire: 0 for none, at least 1 where there is one."""
-        return 0 if self.deadline is None else max(1, round((self.deadline - now) * 1000))
+
+def left_ms(deadline: float | None, now: float) -> int:
+    """Time left as it goes on the wire: 0 for none, at least 1 where there is one."""
+    return 0 if deadline is None else max(1, round((deadline - now) * 1000))
 
 
 @dataclass(frozen=True, slots=True)

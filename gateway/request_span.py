@@ -1,37 +1,28 @@
 """The span gateway.generate: what one call was, how it went, and why it failed."""
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import Tracer
 
 from headrace.chassis import signals
-from headrace.chassis.telemetry import from_metadata
-from headrace.core.errors import Cancelled, EngineFault, HeadraceError
 from headrace.core.screening import ScreenPolicy, Verdict
-from headrace.gateway.generation import Generation, Placement, Prompt, Wish
-from headrace.gateway.relay import Relay, deadline_missed
+from headrace.gateway.call_span import CallSpan
+from headrace.gateway.generation import Generation, Prompt, Wish
+from headrace.gateway.relay import Relay
 
 
-class RequestSpan:
-    """Records what becomes known, when it does. `expired` tells whether the call's deadline has passed."""
+class RequestSpan(CallSpan):
+    """Records what becomes known, when it does."""
 
     def __init__(self, tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        self._span = tracer.start_span(signals.GATEWAY_GENERATE, context=from_metadata(metadata), kind=SpanKind.SERVER)
+        super().__init__(tracer, signals.GATEWAY_GENERATE, metadata)
         self._began = time.perf_counter()
         self._finished = False
         self._first = True
         self._relay: Relay | None = None
         self._deadline: float | None = None
-        self.context = self._span.get_span_context()
-        self.parent = set_span_in_context(self._span, Context())
-
-    def named(self, request_id: str) -> None:
-        """Also what is refused afterwards can be found by its id."""
-        self._span.set_attribute(signals.REQUEST_ID, request_id)
 
     def decoded(self, wish: Wish, tenant: str, deadline: float | None) -> None:
         self._deadline = deadline
@@ -71,19 +62,6 @@ class RequestSpan:
             }
         )
 
-    def placed(self, placement: Placement) -> None:
-        """Links to the batch that the request went out with."""
-        if placement.batch_trace.is_valid:
-            self._span.add_link(placement.batch_trace)
-        self._span.set_attributes(
-            {
-                signals.EXECUTOR_ID: placement.executor_id,
-                signals.BATCH_ID: placement.batch_id,
-                signals.BATCH_SIZE: placement.batch_size,
-                signals.PRECISION: placement.precision.name.lower(),
-            }
-        )
-
     def progressed(self) -> None:
         """Pieces are about to go out."""
         if self._first:
@@ -102,20 +80,8 @@ class RequestSpan:
                 [answer.finish.name.lower() for answer in self._relay.answers if answer.finish],
             )
         if not self._finished:
-            failure = self._failure(error)
-            self._span.set_status(Status(StatusCode.ERROR, failure.message))
-            self._span.set_attribute(signals.ERROR_TYPE, failure.reason)
+            self.failed(error, self._deadline, self._relay.num_tokens if self._relay else 0)
         self._span.end()
-
-    def _failure(self, error: BaseException | None) -> HeadraceError:
-        """A call that was broken off has no error of its own: its deadline or its caller ended it."""
-        if isinstance(error, HeadraceError):
-            return error
-        if isinstance(error, Exception):
-            return EngineFault("internal error")
-        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
-            return deadline_missed(self._relay.num_tokens if self._relay else 0)
-        return Cancelled("the caller went away")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from headrace.core.prefix import prefix_hashes
 from headrace.core.request import Precision
 from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.frames import exchange
-from headrace.gateway.generation import Generation, Placement
+from headrace.gateway.generation import Generation, Placement, left_ms
 from headrace.gateway.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _submission(generation: Generation | Encoding, now: float) -> pb.Submission:
         max_output_tokens=sampling.max_tokens if sampling else 0,
         n=sampling.n if sampling else 1,
         precision=int(generation.precision),  # type: ignore[arg-type]
-        deadline_ms=generation.deadline_ms(now),
+        deadline_ms=left_ms(generation.deadline, now),
         trace=to_frame(generation.trace),
         prefix_hashes=prefix_hashes(generation.model.name, generation.token_ids.astype("<u4", copy=False).tobytes()),
     )

@@ -3,15 +3,18 @@
 It is made when it is first wanted, and made again when what it must hold changes.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
-from headrace.core.errors import Unavailable
+from headrace.core.errors import EngineFault, Unavailable
 
 TIMEOUT_S = 4 * 3600.0
 
@@ -45,6 +48,21 @@ class Environment:
     def run(self, script: Path, *arguments: Path) -> str | None:
         """Runs a script; returns the last words of one that failed, else None."""
         return _run([str(self._python), str(script), *map(str, arguments)])
+
+    def probed(
+        self, script: Path, source: Path, work: Path, probes: Sequence[Sequence[int]], answers: str, failure: str
+    ) -> list[NDArray[np.float32]]:
+        """What `source` says to each probe's token ids, by a script that is given `source` and the folder `work`.
+
+        The folder is made here; the script reads probes.json in it, and writes arrays named by the probes' numbers to
+        `answers`. Raises EngineFault, `failure` and the script's last words.
+        """
+        work.mkdir()
+        (work / "probes.json").write_text(json.dumps(probes), encoding="utf-8")
+        if (said := self.run(script, source, work)) is not None:
+            raise EngineFault(f"{failure}: {said}")
+        with np.load(work / answers) as arrays:
+            return [arrays[str(index)] for index in range(len(probes))]
 
     def _make(self) -> None:
         self._stamp.unlink(missing_ok=True)

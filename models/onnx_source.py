@@ -1,13 +1,11 @@
 """What an ONNX file computes by ONNX Runtime, in an environment of its own: to compare its conversion with."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import EngineFault
 from headrace.models.environment import Environment
 
 REQUIREMENTS = ("onnxruntime==1.32.0",)
@@ -23,9 +21,4 @@ def outputs(
     runtime: Environment, source: Path, work: Path, probes: Sequence[Sequence[int]]
 ) -> list[NDArray[np.float32]]:
     """The first output [T, N] of each probe's token ids; `work` is a folder to make. Raises EngineFault."""
-    work.mkdir()
-    (work / "probes.json").write_text(json.dumps(probes), encoding="utf-8")
-    if (said := runtime.run(_SCRIPT, source, work)) is not None:
-        raise EngineFault(f"ONNX Runtime cannot run {source.name}: {said}")
-    with np.load(work / "outputs.npz") as arrays:
-        return [arrays[str(index)] for index in range(len(probes))]
+    return runtime.probed(_SCRIPT, source, work, probes, "outputs.npz", f"ONNX Runtime cannot run {source.name}")

@@ -1,13 +1,11 @@
 """Converts safetensors decoders, and computes what they answer, by transformers in an environment with torch."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import EngineFault
 from headrace.models.environment import Environment
 
 REQUIREMENTS = ("optimum-intel[openvino]==2.2.0", "openvino==2026.4.1", "torch==2.13.0")
@@ -28,9 +26,4 @@ def export(
 
     Returns the source's own logits [T, V] of each probe. Raises EngineFault with the exporter's last words.
     """
-    target.mkdir()
-    (target / "probes.json").write_text(json.dumps(probes), encoding="utf-8")
-    if (said := torch.run(_SCRIPT, source, target)) is not None:
-        raise EngineFault(f"{source.name} cannot be converted: {said}")
-    with np.load(target / "logits.npz") as logits:
-        return [logits[str(index)] for index in range(len(probes))]
+    return torch.probed(_SCRIPT, source, target, probes, "logits.npz", f"{source.name} cannot be converted")

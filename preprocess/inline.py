@@ -8,9 +8,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
 from headrace.chassis import signals
-from headrace.core.errors import HeadraceError
 from headrace.preprocess.encoder_texts import EncoderTokens, Text
 from headrace.preprocess.pipeline import Pipeline, Prompt
+from headrace.preprocess.spans import stage
 
 
 class InlinePreparer:
@@ -23,12 +23,8 @@ class InlinePreparer:
     async def prepare(self, request_id: str, model: str, prompt: Prompt, parent: Context) -> NDArray[np.uint32]:
         """Token ids [T]. Raises InvalidRequest or ModelNotFound. Records span preprocess.prepare under `parent`."""
         attributes = {signals.REQUEST_ID: request_id, signals.GENAI_MODEL: model}
-        with self._tracer.start_as_current_span(signals.PREPROCESS_PREPARE, parent, attributes=attributes) as span:
-            try:
-                token_ids = await self._pipeline.prepare(model, prompt)
-            except HeadraceError as error:
-                span.set_attribute(signals.ERROR_TYPE, error.reason)
-                raise
+        with stage(self._tracer, signals.PREPROCESS_PREPARE, parent, attributes) as span:
+            token_ids = await self._pipeline.prepare(model, prompt)
             span.set_attribute(signals.PROMPT_TOKENS, len(token_ids))
             return token_ids
 
@@ -41,11 +37,7 @@ class InlinePreparer:
             signals.GENAI_MODEL: model,
             signals.NUM_TEXTS: len(texts),
         }
-        with self._tracer.start_as_current_span(signals.PREPROCESS_PREPARE, parent, attributes=attributes) as span:
-            try:
-                tokens = await self._pipeline.prepare_texts(model, texts, truncate=truncate)
-            except HeadraceError as error:
-                span.set_attribute(signals.ERROR_TYPE, error.reason)
-                raise
+        with stage(self._tracer, signals.PREPROCESS_PREPARE, parent, attributes) as span:
+            tokens = await self._pipeline.prepare_texts(model, texts, truncate=truncate)
             span.set_attribute(signals.PROMPT_TOKENS, sum(len(token_ids) for token_ids, _ in tokens))
             return tokens

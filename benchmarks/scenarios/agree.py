@@ -9,9 +9,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
+from typing import cast
 
 import numpy as np
 
+from headrace.benchmarks.class_mix import CLASSES, draw_class
+from headrace.benchmarks.conversation_lengths import SHRINK, TRACE, shrunk
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.open_loop import steady_rate
@@ -31,15 +34,10 @@ from headrace.simulator.world import Setup, World
 from headrace.standalone.span_reader import SETTLE_S, SpanReader, open_reader
 from headrace.standalone.spans import default_database
 
-TRACE = "azure_llm_2023_conv"
-SHRINK = 4
-MOST = (1024, 256)
-"""Lengths are a quarter of the recorded ones, and at most these: a CPU serves enough of them so."""
 LOAD = 1.1
 """Of what the suite can answer: waits are then long enough to be compared."""
 WINDOWS = 3
 BURST = 192
-CLASSES: tuple[tuple[Qos, float], ...] = (("realtime", 0.1), ("normal", 0.6), ("batch", 0.3))
 SUITE, SIMULATED = "suite", "simulated"
 
 
@@ -62,7 +60,7 @@ async def run(lab: Lab) -> Report:
     trace = load_trace(TRACE, np.random.default_rng(lab.seed), duration_s=None, rate_scale=1.0, folder=lab.workloads)
     if trace.times is None:
         raise Unavailable(f"{TRACE} has no times")
-    lengths = [_shrunk(*each) for each in zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True)]
+    lengths = [shrunk(*each) for each in zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True)]
     rounds: list[tuple[list[Seen], list[Seen]]] = []
     async with started(lab.model, lab.log("suite")) as suite, SchedulerAdmin(suite.scheduler) as admin:
         lab.say(f"a burst of {BURST}")
@@ -90,13 +88,8 @@ def excerpt(
     return [_arrival(drawn, (time_s - first) / span * window_s, *each) for time_s, each in chosen]
 
 
-def _shrunk(prompt: float, answer: float) -> tuple[int, int]:
-    return min(max(2, round(prompt / SHRINK)), MOST[0]), min(max(1, round(answer / SHRINK)), MOST[1])
-
-
 def _arrival(drawn: random.Random, at_s: float, prompt_tokens: int, answer_tokens: int) -> Arrival:
-    (qos,) = drawn.choices([name for name, _ in CLASSES], [share for _, share in CLASSES])
-    return Arrival(at_s, QosClass[qos.upper()], "", prompt_tokens, answer_tokens, answer_tokens)
+    return Arrival(at_s, QosClass[draw_class(drawn).upper()], "", prompt_tokens, answer_tokens, answer_tokens)
 
 
 async def serve(lab: Lab, suite: Suite, prompts: Prompts, arrivals: Sequence[Arrival]) -> list[Seen]:
@@ -134,7 +127,7 @@ def _with_wait(reader: SpanReader, request_id: str, seen: Seen) -> Seen:
 
 
 def _name(qos: QosClass) -> Qos:
-    return next(name for name, _ in CLASSES if QosClass[name.upper()] is qos)
+    return cast(Qos, qos.name.lower())
 
 
 def calibrated(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.benchmarks.conversation_lengths import MOST, SHRINK, TRACE, shrunk
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.open_loop import Arrival, ClassStream, Outcome, open_loop, poisson_times
@@ -35,10 +36,6 @@ CANDIDATES = ((PADDED, 8), (PADDED, 16), (PADDED, 32), (RAGGED, 16))
 BURST = 128
 LOAD = 0.8
 WINDOWS = 2
-SHRINK = 4
-MOST = (1024, 256)
-"""Tokens of prompt and answer at most, after shrinking."""
-TRACE = "azure_llm_2023_conv"
 Lengths = Iterator[tuple[int, int]]
 
 
@@ -88,11 +85,7 @@ def lengths(workloads: Path | None, seed: int) -> Lengths:
     trace = load_trace(TRACE, rng, duration_s=None, rate_scale=1.0, folder=folder)
     recorded = list(zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True))
     while True:
-        yield _shrunk(*drawn.choice(recorded))
-
-
-def _shrunk(prompt: float, answer: float) -> tuple[int, int]:
-    return min(max(2, round(prompt / SHRINK)), MOST[0]), min(max(1, round(answer / SHRINK)), MOST[1])
+        yield shrunk(*drawn.choice(recorded))
 
 
 def _arrival(prompts: Prompts, drawn: Lengths, at_s: float) -> Arrival:

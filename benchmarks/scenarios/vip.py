@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any
 
+from headrace.benchmarks.class_mix import CLASSES, draw_class
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import NUM_STREAMS, Lab
 from headrace.benchmarks.measure import MARGIN_S
@@ -25,7 +26,6 @@ OVERLOAD = 1.2
 WINDOWS = 3
 """The flood lasts so many of the lab's windows."""
 BURST = 256
-CLASSES = (("realtime", 0.1), ("normal", 0.6), ("batch", 0.3))
 PROMPT = (128, 0.7, 16, 320)
 """Median, sigma of the logarithm, least and most of prompt lengths in tokens."""
 ANSWER = (64, 0.6, 8, 160)
@@ -75,7 +75,7 @@ def _burst(prompts: Prompts, seed: int) -> list[Arrival]:
 
 
 def _arrival(prompts: Prompts, drawn: random.Random, at_s: float) -> Arrival:
-    (qos,) = drawn.choices([name for name, _ in CLASSES], [share for _, share in CLASSES])
+    qos = draw_class(drawn)
     return Arrival(at_s, prompts.draw(_length(drawn, *PROMPT)), _length(drawn, *ANSWER), qos)
 
 

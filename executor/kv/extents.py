@@ -75,9 +75,9 @@ class Extents:
             self._partial[extent] = free
         self.num_free += 1
 
-    def unmap(self, now: float, hold_s: float, most_blocks: int) -> int:
+    def unmap(self, now: float, hold_s: float, most_blocks: int) -> None:
         """Gives back memory of extents that have been empty for `hold_s`, the longest first, until so many blocks or
-        more have gone; returns how many went."""
+        more have gone."""
         blocks: list[int] = []
         extents: list[int] = []
         for extent, since in self._empty.items():
@@ -91,7 +91,6 @@ class Extents:
                 del self._empty[extent]
             self._unmapped += extents
             self.num_mapped_blocks -= len(blocks)
-        return len(blocks)
 
     @property
     def empty_since(self) -> float | None:

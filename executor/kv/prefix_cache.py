@@ -35,9 +35,9 @@ class CacheCounts:
 
 @dataclass(slots=True, eq=False)
 class PrefixCache:
-    """`seed` is all that a block's content depends on beside the tokens before and in it; `model` is the name
-    that the scheduler knows. With `answers` blocks that
-    hold tokens of answers are kept too. While there is no work, `idle_blocks` stay at most.
+    """`seed` is all that a block's content depends on beside the tokens before and in it; `model` is the name that the
+    scheduler knows. With `answers` blocks that hold tokens of answers are kept too. While there is no work,
+    `idle_blocks` stay at most.
 
     `events` may be emptied from any thread; the oldest go where nobody does.
     """

@@ -9,11 +9,11 @@ from opentelemetry.trace import Tracer
 
 from headrace.chassis import signals
 from headrace.chassis.config import ScreenSettings
-from headrace.core.errors import HeadraceError
 from headrace.core.screening import Verdict
 from headrace.models.repository import Repository
 from headrace.preprocess.screen.batcher import ScreenBatcher, open_batcher
 from headrace.preprocess.screen.registry import load_screen
+from headrace.preprocess.spans import stage
 
 
 class InlineScreener:
@@ -26,12 +26,8 @@ class InlineScreener:
     async def screen(self, request_id: str, texts: Sequence[str], parent: Context) -> Verdict:
         """The verdict on the worst part of the texts. Raises QueueFull. Records span preprocess.screen."""
         attributes = {signals.REQUEST_ID: request_id}
-        with self._tracer.start_as_current_span(signals.PREPROCESS_SCREEN, parent, attributes=attributes) as span:
-            try:
-                verdict, num_windows = await self._batcher.screen(texts)
-            except HeadraceError as error:
-                span.set_attribute(signals.ERROR_TYPE, error.reason)
-                raise
+        with stage(self._tracer, signals.PREPROCESS_SCREEN, parent, attributes) as span:
+            verdict, num_windows = await self._batcher.screen(texts)
             span.set_attributes(
                 {
                     signals.SCREEN_VERDICT: verdict.category or "pass",

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 
+from headrace.benchmarks.conversation_lengths import MOST, SHRINK
 from headrace.benchmarks.scenarios import static
 from headrace.benchmarks.static_batching import StaticBatcher
 from headrace.core.model import ModelInfo
@@ -63,7 +64,7 @@ async def test_a_padded_batch_is_as_long_as_its_longest_prompt_and_ends_as_one()
 def test_lengths_follow_the_fitted_figures() -> None:
     drawn = list(itertools.islice(static.lengths(None, 1), 4000))
     prompts, answers = (sorted(each) for each in zip(*drawn, strict=True))
-    assert abs(prompts[2000] * static.SHRINK - 1020) < 100
-    assert abs(answers[2000] * static.SHRINK - 129) < 20
-    assert 2 <= prompts[0] <= prompts[-1] <= static.MOST[0]
-    assert 1 <= answers[0] <= answers[-1] <= static.MOST[1]
+    assert abs(prompts[2000] * SHRINK - 1020) < 100
+    assert abs(answers[2000] * SHRINK - 129) < 20
+    assert 2 <= prompts[0] <= prompts[-1] <= MOST[0]
+    assert 1 <= answers[0] <= answers[-1] <= MOST[1]

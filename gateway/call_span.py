@@ -1,0 +1,56 @@
+"""What the spans of all public calls have in common: who called, where the call was placed, why it failed."""
+
+import asyncio
+from collections.abc import Iterable
+
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+from headrace.chassis import signals
+from headrace.chassis.telemetry import from_metadata
+from headrace.core.errors import Cancelled, EngineFault, HeadraceError
+from headrace.gateway.generation import Placement
+from headrace.gateway.relay import deadline_missed
+
+
+class CallSpan:
+    """A server span under the caller's context; `parent` is the context for what it does inside."""
+
+    def __init__(self, tracer: Tracer, name: str, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        self._span = tracer.start_span(name, context=from_metadata(metadata), kind=SpanKind.SERVER)
+        self.context = self._span.get_span_context()
+        self.parent = set_span_in_context(self._span, Context())
+
+    def named(self, request_id: str) -> None:
+        """Also what is refused afterwards can be found by its id."""
+        self._span.set_attribute(signals.REQUEST_ID, request_id)
+
+    def placed(self, placement: Placement) -> None:
+        """Links to the batch that the request went out with."""
+        if placement.batch_trace.is_valid:
+            self._span.add_link(placement.batch_trace)
+        self._span.set_attributes(
+            {
+                signals.EXECUTOR_ID: placement.executor_id,
+                signals.BATCH_ID: placement.batch_id,
+                signals.BATCH_SIZE: placement.batch_size,
+                signals.PRECISION: placement.precision.name.lower(),
+            }
+        )
+
+    def failed(self, error: BaseException | None, deadline: float | None, num_tokens: int = 0) -> None:
+        """Ended by `error`, with so many tokens made; None: broken off. `deadline` is on the event loop's clock."""
+        failure = _failure(error, deadline, num_tokens)
+        self._span.set_status(Status(StatusCode.ERROR, failure.message))
+        self._span.set_attribute(signals.ERROR_TYPE, failure.reason)
+
+
+def _failure(error: BaseException | None, deadline: float | None, num_tokens: int) -> HeadraceError:
+    """A call that was broken off has no error of its own: its deadline or its caller ended it."""
+    if isinstance(error, HeadraceError):
+        return error
+    if isinstance(error, Exception):
+        return EngineFault("internal error")
+    if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+        return deadline_missed(num_tokens)
+    return Cancelled("the caller went away")
