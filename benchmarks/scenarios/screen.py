@@ -2,7 +2,8 @@
 
 The suite blocks by the tenant's policy: streams of tenant `screened` are screened, those of `free` are not, both in
 the same run, side by side under the same load. A request's added time is what its tokens were held for the verdict
-when they were there first; rows come from the workloads' test part, which no weight was trained on.
+where they were there first, nothing where the verdict was, as the gateway's spans say; rows come from the workloads'
+test part, which no weight was trained on.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,15 +22,20 @@ from headrace.benchmarks.lab import NUM_STREAMS, OUTPUT_TOKENS, PROMPT_TOKENS, L
 from headrace.benchmarks.screening_rows import ScreeningRow, embedded_rows, screening_rows
 from headrace.benchmarks.screening_table import CLEAR_HARM, INJECTIONS, SCREENING_FILES, Share, share
 from headrace.benchmarks.suite import Suite, started
+from headrace.chassis import signals
 from headrace.chassis.config import load_settings
 from headrace.client import AsyncClient
 from headrace.core.errors import InvalidRequest, ScreenRejected
 from headrace.core.screening import worst
 from headrace.models.repository import Repository
 from headrace.preprocess.screen.registry import load_screen
+from headrace.standalone.span_reader import SETTLE_S, open_reader
+from headrace.standalone.spans import default_database
 
 MAX_CHARS = 4 * PROMPT_TOKENS
 """Of a legal prompt under load."""
+MOST_SPANS = 20_000
+"""Requests of a run at most, of which the newest count."""
 PAUSE_S = 0.25
 """Between two illegal requests: they are to be few beside the load."""
 RULES = json.dumps([{"tenant": "free", "policy": "off"}])
@@ -52,8 +58,21 @@ async def run(lab: Lab) -> Report:
     settings = {"HEADRACE_SCREEN__POLICY": "block", "HEADRACE_SCREEN__RULES": RULES}
     async with started(lab.model, lab.log("suite-screen"), settings) as suite:
         lab.say(f"{NUM_STREAMS} busy streams, every other one screened, illegal requests between them")
+        begun_ns = time.time_ns()
         windows, blocked_s = await _under_load(lab, suite, [row.text for row in illegal], legal)
-    return report(lab, rows, found, windows, blocked_s)
+        await asyncio.sleep(SETTLE_S)
+        held_ms = _held_ms(lab, begun_ns)
+    return report(lab, rows, found, windows, blocked_s, held_ms)
+
+
+def _held_ms(lab: Lab, begun_ns: int) -> list[float]:
+    """Of each legal request that was screened since then, how long its first token waited for the verdict."""
+    with open_reader(default_database(lab.home)) as reader:
+        return [
+            float(cast(float, span.attributes.get(signals.SCREEN_HELD_MS, 0.0)))
+            for span in reader.recent(MOST_SPANS)
+            if span.start_ns >= begun_ns and span.attributes.get(signals.SCREEN_VERDICT) == "pass"
+        ]
 
 
 def judged(lab: Lab, rows: Sequence[ScreeningRow]) -> list[bool]:
@@ -121,6 +140,7 @@ def report(
     found: Sequence[bool],
     windows: dict[str, Window],
     blocked_s: Sequence[float],
+    held_ms: Sequence[float],
 ) -> Report:
     """Shares are of test rows; times in ms."""
     pairs = list(zip(rows, found, strict=True))
@@ -128,8 +148,7 @@ def report(
         name: statistics.median(reply.ttft_s for reply in window.replies) * 1000 if window.replies else None
         for name, window in windows.items()
     }
-    screened_ms, free_ms = ttft_ms["screened"], ttft_ms["free"]
-    added_ms = screened_ms - free_ms if screened_ms is not None and free_ms is not None else None
+    added_ms = statistics.median(held_ms) if held_ms else None
     block_ms = float(np.quantile(blocked_s, 0.99)) * 1000 if blocked_s else None
     lines = [
         Row(name, {"TTFT p50 ms": "–" if ms is None else f"{ms:.1f}"}, f"{len(windows[name].replies)} answers")
@@ -153,11 +172,13 @@ def report(
         settings=lab.settings() | {"pause_s": PAUSE_S, "streams": NUM_STREAMS},
         raw={
             "blocked_s": list(blocked_s),
+            "held_ms": list(held_ms),
             "ttft_s": {name: [reply.ttft_s for reply in window.replies] for name, window in windows.items()},
         },
         notes=[
             f"{len(blocked_s)} illegal requests sent under load, no token of theirs left",
-            "added TTFT: difference of two medians under one load; short windows make it noise",
+            f"added TTFT: what the first token of {len(held_ms)} legal requests was held for the verdict, "
+            f"{sum(each > 0 for each in held_ms)} of them at all",
         ],
     )
 
