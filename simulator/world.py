@@ -21,6 +21,8 @@ from headrace.simulator.workload.arrival import Arrival
 
 GATEWAY = "gateway"
 LONGEST_PAUSE_S = 1.0
+FINEST_INTERVAL_S = 0.01
+"""Of a burst nothing is to be seen by millions of intervals, and each costs."""
 STALL_S = 3600.0
 """Without any step or end for so long, what is still open stays so, and the report says it."""
 
@@ -81,7 +83,7 @@ class World:
         self._num_turns = 0
         self._last_end = 0.0
         self._progress = (0.0, 0)
-        self.telemetry = Telemetry(interval_s=max(setup.duration_s, 1e-3) / setup.num_intervals)
+        self.telemetry = Telemetry(interval_s=max(setup.duration_s / setup.num_intervals, FINEST_INTERVAL_S))
         self.telemetry.until_s = setup.duration_s
         self._executors = {
             f"e{number}": self._executor(f"e{number}", device) for number, device in enumerate(setup.devices)
