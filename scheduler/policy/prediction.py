@@ -4,6 +4,7 @@ A step's time is taken as linear in its decodes and its prefill tokens; the coef
 forgets, held to a prior while little has been seen. Answer lengths are histograms that forget, by model and class.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -59,17 +60,19 @@ class AnswerLengths:
 class Predictor:
     """Everything learned, by model, and by model and class."""
 
-    steps: dict[str, StepModel] = field(default_factory=dict)
-    answers: dict[tuple[str, QosClass], AnswerLengths] = field(default_factory=dict)
+    steps: defaultdict[str, StepModel] = field(default_factory=lambda: defaultdict(StepModel))
+    answers: defaultdict[tuple[str, QosClass], AnswerLengths] = field(
+        default_factory=lambda: defaultdict(AnswerLengths)
+    )
 
     def observe_steps(self, model: str, samples: Sequence[StepSample]) -> None:
         if samples:
-            self.steps.setdefault(model, StepModel()).observe(samples)
+            self.steps[model].observe(samples)
 
     def observe_answer(self, request: Request, tokens: int) -> None:
         """A request has ended with so many tokens in all its answers."""
         key = request.model, request.qos_class
-        self.answers.setdefault(key, AnswerLengths()).observe(-(-tokens // request.n))
+        self.answers[key].observe(-(-tokens // request.n))
 
     def output_tokens(self, request: Request) -> float:
         """What each answer will likely have."""
