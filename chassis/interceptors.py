@@ -57,8 +57,7 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
             ("stream_stream", grpc.stream_stream_rpc_method_handler),
         ):
             if behaviour := getattr(handler, kind):
-                # a handler that writes through its context (health Watch) is a coroutine, not a generator
-                wrap = _answers_many if inspect.isasyncgenfunction(behaviour) else _answers_once
+                wrap = _answers_many if inspect.isasyncgenfunction(behaviour) else _writes_answers
                 return make(wrap(behaviour), deserialise, handler.response_serializer)
         return handler
 
@@ -74,6 +73,18 @@ def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Aw
             return await behaviour(_checked(request), context)
         except Exception as error:
             await abort(context, as_error(error))
+
+    return call
+
+
+def _writes_answers(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Awaitable[Any]]:
+    """For a handler that writes through its context: a coroutine, not a generator."""
+    answer = _answers_once(behaviour)
+
+    async def call(request: Any, context: _Context) -> Any:
+        # By itself: where the first write is given up, gRPC would send this again with the status, and fail at both.
+        await context.send_initial_metadata(())
+        return await answer(request, context)
 
     return call
 

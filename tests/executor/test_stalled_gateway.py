@@ -3,6 +3,7 @@
 import asyncio
 
 import grpc
+import pytest
 from opentelemetry.trace import NoOpTracer
 
 from headrace.api.executor.v1 import executor_pb2 as pb
@@ -30,11 +31,12 @@ class Worker:
         self.ended.put_nowait(session)
 
 
-async def test_a_gateway_that_does_not_read_is_cut_off() -> None:
+@pytest.mark.parametrize("longest_write_s", [0, 0.05])  # 0: given up in its very first write
+async def test_a_gateway_that_does_not_read_is_cut_off(longest_write_s: float) -> None:
     worker = Worker()
     async with open_channel("127.0.0.1:1", TRANSPORT) as nowhere:
         enlist = EnlistLink(nowhere, pb.ExecuteRequest, pb.ExecuteRequest)  # type: ignore[arg-type]
-        service = ExecutorService("e", MODEL, NoOpTracer(), enlist, TRANSPORT.max_message_bytes, longest_write_s=0.05)
+        service = ExecutorService("e", MODEL, NoOpTracer(), enlist, TRANSPORT.max_message_bytes, longest_write_s)
         service.worker = worker  # type: ignore[assignment]
         async with (
             serve(
