@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from headrace.core.errors import ConfigError
+from headrace.core.precision import DEFAULT_RULES, parse_rules
 from headrace.core.screening import ScreenPolicy
 
 
@@ -31,6 +32,11 @@ def _address(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 """HOST:PORT; port 0 lets the system choose (listen addresses only)."""
+
+
+def _precision_rules(value: str) -> str:
+    parse_rules(value)
+    return value
 
 
 def _names(value: object) -> object:
@@ -62,6 +68,9 @@ class TelemetrySettings(_Section):
     """Spans go by OTLP/gRPC to `endpoint`, else to OTEL_EXPORTER_OTLP_ENDPOINT, else nowhere."""
 
     endpoint: str = ""
+    metrics_listen: Address | Literal[""] = Field(
+        "", description="HOST:PORT of GET /metrics; under headrace up the first service's, the others have the next"
+    )
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
 
@@ -90,6 +99,16 @@ class SchedulerSettings(_Section):
     batch_floor: float = Field(0.05, ge=0.01, le=0.99, description="what its share falls to at full load")
     quota_load: float = Field(0.7, ge=0, le=0.99, description="the load from which it falls")
     max_displacements: int = Field(2, ge=0, description="how often a request may make room for realtime; 0: never")
+    window_ms: float = Field(50.0, ge=0, le=60_000, description="longest that a padded batch stays open")
+    buckets: str = Field(
+        "adaptive", pattern="^(adaptive|fixed32|power_of_two)$", description="how a padded model's lengths are grouped"
+    )
+    precision_rules: Annotated[str, AfterValidator(_precision_rules)] = Field(
+        DEFAULT_RULES,
+        max_length=256,
+        description="what serves requests without a wish: [model:][class][>tokens]=precision[|precision...], the first "
+        "that fits; off: whatever is free",
+    )
 
 
 class ExecutorSettings(_Section):

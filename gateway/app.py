@@ -10,9 +10,11 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from headrace.chassis.config import Settings
+from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle, serve
 from headrace.gateway.admission import Admission
 from headrace.gateway.executor_link import ExecutorPool
+from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import Screener, ScreenGate
@@ -30,13 +32,19 @@ class GatewayHandle(ServerHandle):
 
 @asynccontextmanager
 async def start(
-    settings: Settings, tracer: Tracer, preparer: Preparer, texts: TextModels, screener: Screener | None = None
+    settings: Settings,
+    tracer: Tracer,
+    preparer: Preparer,
+    texts: TextModels,
+    screener: Screener | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[GatewayHandle]:
     """Serves until the block ends, then waits for running calls up to transport.drain_s. Ready while the scheduler
     stream is up. Raises ConfigError where the address cannot be bound; a link that breaks by a fault of ours cancels
     the block.
     """
     handle: ServerHandle | None = None
+    meters, admission = GatewayMeters(metrics or Metrics("gateway")), Admission(settings.gateway)
 
     async def report(up: bool) -> None:
         if handle is not None:
@@ -49,13 +57,21 @@ async def start(
         executors = ExecutorPool(tasks, settings.transport, scheduler.release)
         service = GatewayService(
             tracer,
+            meters,
             preparer,
             texts,
-            Admission(settings.gateway),
+            admission,
             scheduler,
             executors,
             ScreenGate(settings.screen, screener, texts),
             settings.gateway.max_buffered_frames,
+        )
+        meters.watch(
+            settings.gateway,
+            admission,
+            num_waiting=lambda: scheduler.num_waiting,
+            num_running=lambda: executors.num_running,
+            num_unread=lambda: executors.num_unread,
         )
         async with serve(
             settings.gateway.listen,

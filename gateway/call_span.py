@@ -1,4 +1,7 @@
-"""What the spans of all public calls have in common: who called, where the call was placed, why it failed."""
+"""What the spans of all public calls have in common: who called, where the call was placed, why it failed.
+
+What a span is told, the call's metrics are told too.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,15 +13,19 @@ from headrace.chassis import signals
 from headrace.chassis.telemetry import from_metadata
 from headrace.core.errors import Cancelled, EngineFault, HeadraceError
 from headrace.gateway.generation import Placement
+from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.relay import deadline_missed
 
 
 class CallSpan:
     """A server span under the caller's context; `parent` is the context for what it does inside."""
 
-    def __init__(self, tracer: Tracer, name: str, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    def __init__(
+        self, tracer: Tracer, meters: GatewayMeters, name: str, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> None:
         self._span = tracer.start_span(name, context=from_metadata(metadata), kind=SpanKind.SERVER)
         self.context = self._span.get_span_context()
+        self._meter = meters.call(name, self.context)
         self.parent = set_span_in_context(self._span, Context())
 
     def named(self, request_id: str) -> None:
@@ -27,6 +34,7 @@ class CallSpan:
 
     def placed(self, placement: Placement) -> None:
         """Links to the batch that the request went out with."""
+        self._meter.placed(placement.precision)
         if placement.batch_trace.is_valid:
             self._span.add_link(placement.batch_trace)
         self._span.set_attributes(
@@ -41,8 +49,13 @@ class CallSpan:
     def failed(self, error: BaseException | None, deadline: float | None, num_tokens: int = 0) -> None:
         """Ended by `error`, with so many tokens made; None: broken off. `deadline` is on the event loop's clock."""
         failure = _failure(error, deadline, num_tokens)
+        self._meter.failed(failure)
         self._span.set_status(Status(StatusCode.ERROR, failure.message))
         self._span.set_attribute(signals.ERROR_TYPE, failure.reason)
+
+    def _end(self) -> None:
+        self._meter.ended()
+        self._span.end()
 
 
 def _failure(error: BaseException | None, deadline: float | None, num_tokens: int) -> HeadraceError:

@@ -20,6 +20,7 @@ from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.encoding_codec import EncodeWish, Request
 from headrace.gateway.encoding_span import EncodingSpan, encoding_span
 from headrace.gateway.executor_link import ExecutorPool
+from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import EncoderTokens, Preparer
 from headrace.gateway.relay import deadline_missed
 from headrace.gateway.scheduler_link import SchedulerLink
@@ -42,12 +43,14 @@ class EncodingCalls:
     def __init__(
         self,
         tracer: Tracer,
+        meters: GatewayMeters,
         preparer: Preparer,
         admission: Admission,
         scheduler: SchedulerLink,
         executors: ExecutorPool,
     ) -> None:
         self._tracer = tracer
+        self._meters = meters
         self._preparer = preparer
         self._admission = admission
         self._scheduler = scheduler
@@ -64,7 +67,7 @@ class EncodingCalls:
     ) -> tuple[EncodeWish, Encoded]:
         """Serves one call under the span `name`. Raises what fails the first of its texts, DeadlineMissed."""
         with ExitStack() as held:
-            span = held.enter_context(encoding_span(self._tracer, name, metadata, deadline))
+            span = held.enter_context(encoding_span(self._tracer, self._meters, name, metadata, deadline))
             permit = held.enter_context(self._admission.permit(request.ByteSize(), requests=0))
             request_id = request_id_of(request)
             span.named(request_id)

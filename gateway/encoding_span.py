@@ -9,6 +9,7 @@ from headrace.chassis import signals
 from headrace.gateway.call_span import CallSpan
 from headrace.gateway.encoding_codec import EncodeWish
 from headrace.gateway.generation import Placement
+from headrace.gateway.meters import GatewayMeters
 
 MAX_LINKS = 16
 """Batches that a call's span links to: its texts may go out with many."""
@@ -17,11 +18,14 @@ MAX_LINKS = 16
 class EncodingSpan(CallSpan):
     """Records what becomes known, when it does."""
 
-    def __init__(self, tracer: Tracer, name: str, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        super().__init__(tracer, name, metadata)
+    def __init__(
+        self, tracer: Tracer, meters: GatewayMeters, name: str, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> None:
+        super().__init__(tracer, meters, name, metadata)
         self._batches: set[str] = set()
 
     def decoded(self, wish: EncodeWish, tenant: str) -> None:
+        self._meter.decoded(wish.model.name, wish.qos)
         self._span.set_attributes(
             {
                 signals.GENAI_OPERATION: "embeddings",
@@ -39,18 +43,23 @@ class EncodingSpan(CallSpan):
             super().placed(placement)
 
     def finished(self, prompt_tokens: int) -> None:
+        self._meter.prepared(prompt_tokens)
         self._span.set_attributes({signals.GENAI_INPUT_TOKENS: prompt_tokens, signals.PROMPT_TOKENS: prompt_tokens})
 
     def end(self) -> None:
-        self._span.end()
+        self._end()
 
 
 @contextmanager
 def encoding_span(
-    tracer: Tracer, name: str, metadata: Iterable[tuple[str, str | bytes]], deadline: float | None
+    tracer: Tracer,
+    meters: GatewayMeters,
+    name: str,
+    metadata: Iterable[tuple[str, str | bytes]],
+    deadline: float | None,
 ) -> Iterator[EncodingSpan]:
     """A span from call to end, however it ends."""
-    span = EncodingSpan(tracer, name, metadata)
+    span = EncodingSpan(tracer, meters, name, metadata)
     try:
         yield span
     except BaseException as error:

@@ -57,6 +57,11 @@ class ExecutorLink:
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def num_unread(self) -> int:
+        """Outputs that wait for callers."""
+        return sum(relay.num_frames for relay in self._running.values() if isinstance(relay, Relay))
+
     @contextmanager
     def running(self, relay: Relay | EncodingRelay, placement: Placement) -> Iterator[None]:
         """Starts; if the block ends before the executor is done with it, the executor is told so without a wait, or
@@ -159,6 +164,10 @@ class ExecutorPool:
     @property
     def num_running(self) -> int:
         return sum(link.num_running for link, _ in self._links.values())
+
+    @property
+    def num_unread(self) -> int:
+        return sum(link.num_unread for link, _ in self._links.values())
 
     def serves(self, model: str) -> bool:
         """An executor that is linked now has answered for this model."""

@@ -10,14 +10,15 @@ from headrace.chassis import signals
 from headrace.core.screening import ScreenPolicy, Verdict
 from headrace.gateway.call_span import CallSpan
 from headrace.gateway.generation import Generation, Prompt, Wish
+from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.relay import Relay
 
 
 class RequestSpan(CallSpan):
     """Records what becomes known, when it does."""
 
-    def __init__(self, tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]]) -> None:
-        super().__init__(tracer, signals.GATEWAY_GENERATE, metadata)
+    def __init__(self, tracer: Tracer, meters: GatewayMeters, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        super().__init__(tracer, meters, signals.GATEWAY_GENERATE, metadata)
         self._began = time.perf_counter()
         self._finished = False
         self._first = True
@@ -26,6 +27,7 @@ class RequestSpan(CallSpan):
 
     def decoded(self, wish: Wish, tenant: str, deadline: float | None) -> None:
         self._deadline = deadline
+        self._meter.decoded(wish.model.name, wish.qos)
         self._span.set_attributes(
             {
                 signals.GENAI_OPERATION: _operation(wish.prompt),
@@ -38,6 +40,7 @@ class RequestSpan(CallSpan):
 
     def screened(self, policy: ScreenPolicy, verdict: Verdict | None, took_s: float) -> None:
         """What the screen said, and how long it took; None for no verdict."""
+        self._meter.screened(policy, verdict, took_s)
         found = "none" if verdict is None else verdict.category or "pass"
         attributes: dict[str, str | float] = {
             signals.SCREEN_POLICY: policy.value,
@@ -50,10 +53,12 @@ class RequestSpan(CallSpan):
 
     def held_by_screen(self, held_s: float) -> None:
         """Tokens were there before the verdict."""
+        self._meter.held_by_screen(held_s)
         self._span.set_attribute(signals.SCREEN_HELD_MS, held_s * 1000)
 
     def submitted(self, relay: Relay, generation: Generation) -> None:
         self._relay = relay
+        self._meter.prepared(len(generation.token_ids))
         self._span.set_attributes(
             {
                 signals.GENAI_MAX_TOKENS: generation.sampling.max_tokens,
@@ -64,6 +69,7 @@ class RequestSpan(CallSpan):
 
     def progressed(self) -> None:
         """Pieces are about to go out."""
+        self._meter.progressed(self._relay.num_tokens if self._relay else 0)
         if self._first:
             self._first = False
             self._span.set_attribute(signals.TTFT_MS, (time.perf_counter() - self._began) * 1000)
@@ -81,13 +87,15 @@ class RequestSpan(CallSpan):
             )
         if not self._finished:
             self.failed(error, self._deadline, self._relay.num_tokens if self._relay else 0)
-        self._span.end()
+        self._end()
 
 
 @contextmanager
-def request_span(tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]]) -> Iterator[RequestSpan]:
+def request_span(
+    tracer: Tracer, meters: GatewayMeters, metadata: Iterable[tuple[str, str | bytes]]
+) -> Iterator[RequestSpan]:
     """A span from call to end, however it ends; a block that ends without `finished` counts as broken off."""
-    span = RequestSpan(tracer, metadata)
+    span = RequestSpan(tracer, meters, metadata)
     try:
         yield span
     except BaseException as error:

@@ -28,6 +28,7 @@ from headrace.gateway.encoding_codec import (
 )
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.generation import Generation, State
+from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.preparation import prepare
 from headrace.gateway.relay import Relay
@@ -59,6 +60,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     def __init__(
         self,
         tracer: Tracer,
+        meters: GatewayMeters,
         preparer: Preparer,
         texts: TextModels,
         admission: Admission,
@@ -68,6 +70,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         max_buffered_frames: int,
     ) -> None:
         self._tracer = tracer
+        self._meters = meters
         self._preparer = preparer
         self._texts = texts
         self._admission = admission
@@ -75,7 +78,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._executors = executors
         self._gate = gate
         self._max_buffered_frames = max_buffered_frames
-        self._encodings = EncodingCalls(tracer, preparer, admission, scheduler, executors)
+        self._encodings = EncodingCalls(tracer, meters, preparer, admission, scheduler, executors)
 
     def in_use(self) -> InUse:
         return InUse(
@@ -100,7 +103,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]
             metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
             deadline = _deadline(context.time_remaining())
-            span = held.enter_context(request_span(self._tracer, metadata))
+            span = held.enter_context(request_span(self._tracer, self._meters, metadata))
             request_id = request_id_of(request)
             span.named(request_id)
             permit = held.enter_context(self._admission.permit(request.ByteSize()))

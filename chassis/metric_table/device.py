@@ -1,0 +1,115 @@
+"""What an executor's device does: steps, memory, cache."""
+
+from headrace.chassis.metric_table.metric import SHORT_S, SIZES, counter, gauge, histogram
+
+_EXECUTOR = ("executor",)
+_DEVICES = ("executor", "encoder")
+
+SLOTS = gauge("slots", _DEVICES, "", "slots", "Rows of the running batch.", "Nothing: a setting.")
+SLOTS_IN_USE = gauge(
+    "slots_in_use",
+    _DEVICES,
+    "",
+    "slots",
+    "Sequences, or texts, that run: concurrency of the device.",
+    "At the bound with a queue: more `executor.num_slots` where memory allows, else more executors.",
+)
+RUNNING = gauge("running_requests", _DEVICES, "", "requests", "Requests on the device.", "Nothing by itself.")
+PAUSED = gauge(
+    "paused_requests",
+    _EXECUTOR,
+    "",
+    "requests",
+    "Displaced requests that wait for their slots.",
+    "As displacements.",
+)
+STEP_SECONDS = histogram(
+    "step_seconds",
+    _DEVICES,
+    "",
+    "seconds",
+    "One forward pass of the engine.",
+    "Prefill chunks beside decodes: smaller `executor.step_tokens`. Else other processes take the cores.",
+    SHORT_S,
+)
+STEP_ROWS = histogram(
+    "step_rows",
+    _DEVICES,
+    "",
+    "rows",
+    "Sequences or texts of one pass.",
+    "Nothing; low with a queue: see slots in use.",
+    SIZES,
+)
+STEP_TOKENS = counter(
+    "step_tokens",
+    _DEVICES,
+    "kind",
+    "tokens",
+    "Tokens computed: `prefill`, `decode`, or `padding`.",
+    "Mostly `prefill`: prompts that begin alike would gain by the prefix cache. `padding`: as batch padding.",
+)
+PEAK_TOKENS_PER_SECOND = gauge(
+    "peak_tokens_per_second",
+    _DEVICES,
+    "",
+    "tokens/s",
+    "The fastest pass so far of 64 tokens or more: the measured peak.",
+    "Nothing: compute density is step tokens over it.",
+)
+MEMORY_READ_BYTES = counter(
+    "memory_read_bytes",
+    _DEVICES,
+    "what",
+    "bytes",
+    "Counted: `weights` once a pass, `kv` of all rows' contexts.",
+    "Near the machine's bandwidth: larger batches share the weights' reads; lower precision halves them.",
+)
+LATE_STEPS = counter(
+    "late_steps",
+    _EXECUTOR,
+    "",
+    "steps",
+    "Passes that took over four times as long as predicted, and 50 ms more: a device that missed its time.",
+    "Clocks throttled, cores taken by others, memory swapped: look at the machine.",
+)
+KV_BYTES = gauge(
+    "kv_bytes",
+    _EXECUTOR,
+    "state",
+    "bytes",
+    "KV memory: `total`, `mapped`, `held` by sequences, `cached` prefixes, `reserved`.",
+    "held + reserved near total: more `executor.kv_bytes`, fewer slots, or shorter answers.",
+)
+KV_FRAGMENTATION = gauge(
+    "kv_fragmentation_ratio",
+    _EXECUTOR,
+    "",
+    "ratio",
+    "The share of mapped memory that holds nothing.",
+    "Over 0.5 for long: after a peak; it goes back while idle.",
+)
+KV_CACHE_AGE_SECONDS = gauge(
+    "kv_cache_age_seconds",
+    _EXECUTOR,
+    "",
+    "seconds",
+    "How long the least lately used cached block has been idle.",
+    "Nothing; low with low hit rate: the cache turns over too fast, more KV memory.",
+)
+PREFIX_PROMPT_TOKENS = counter(
+    "prefix_prompt_tokens",
+    _EXECUTOR,
+    "",
+    "tokens",
+    "Prompt tokens looked up in the prefix cache.",
+    "Nothing by itself.",
+)
+PREFIX_CACHED_TOKENS = counter(
+    "prefix_cached_tokens",
+    _EXECUTOR,
+    "",
+    "tokens",
+    "Of those, tokens found and not computed.",
+    "Nothing: it is work saved.",
+)
