@@ -69,7 +69,7 @@ def parse_changes(changes: list[str]) -> dict[str, str]:
 
 
 def status_tables(now: SchedulerStatus) -> list[Table]:
-    """What waits by class; what became of the rest; executors; models whose steps have been seen."""
+    """What waits by class; what became of the rest; executors; models whose steps have been seen, or batches padded."""
     waiting = _table("class", "waiting", "tokens", left=1)
     for qos, each in now.waiting.items():
         waiting.add_row(qos.name.lower(), f"{each.num_requests:,}", f"{each.num_tokens:,}")
@@ -94,7 +94,15 @@ def status_tables(now: SchedulerStatus) -> list[Table]:
             *(f"{ms:.4g}" for ms in (model.step_ms, model.decode_ms, model.prefill_token_ms)),
             f"{model.num_steps:,}",
         )
-    return [waiting, requests, executors, models]
+    tables = [waiting, requests, executors, models]
+    if now.padded_models:
+        padded = _table("padded model", "batches", "fill", "rows used", left=1)
+        for each in now.padded_models:
+            padded.add_row(
+                Text(printable(each.model)), f"{each.batches:,}", f"{each.fill:.1%}", f"{each.utilisation:.1%}"
+            )
+        tables.append(padded)
+    return tables
 
 
 def _table(*headings: str, left: int) -> Table:

@@ -55,6 +55,16 @@ class StepModel:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedModel:
+    """A model's padded batches: `fill` is the share of computed tokens that are real, `utilisation` that of rows."""
+
+    model: str
+    batches: int
+    fill: float
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerStatus:
     """What a scheduler does now. `tally` says where the submissions since its start went, by name of the fate."""
 
@@ -64,6 +74,7 @@ class SchedulerStatus:
     tally: Mapping[str, int]
     executors: tuple[ExecutorStatus, ...]
     step_models: tuple[StepModel, ...]
+    padded_models: tuple[PaddedModel, ...]
 
 
 class SchedulerAdmin:
@@ -133,5 +144,8 @@ def _status(response: pb.GetStatusResponse) -> SchedulerStatus:
         step_models=tuple(
             StepModel(each.model, each.step_ms, each.decode_ms, each.prefill_token_ms, each.num_steps)
             for each in response.step_models
+        ),
+        padded_models=tuple(
+            PaddedModel(each.model, each.batches, each.fill, each.utilisation) for each in response.padded_models
         ),
     )

@@ -67,6 +67,10 @@ def to_status(state: State) -> pb.GetStatusResponse:
         ),
         executors=[_executor(executor) for executor in executors],
         step_models=[_step_model(name, model) for name, model in sorted(state.predictor.steps.items())],
+        padded_models=[
+            pb.PaddedModelStatus(model=name, batches=each.batches, fill=each.fill, utilisation=each.utilisation)
+            for name, each in sorted(state.padded.items())
+        ],
     )
 
 

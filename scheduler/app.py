@@ -23,7 +23,7 @@ from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.membership import Members
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import Drain
-from headrace.scheduler.policy.limits import Bounds, Limits, Order
+from headrace.scheduler.policy.limits import Bounds, BucketRule, Limits, Order
 from headrace.scheduler.policy.state import State
 from headrace.scheduler.servicer import SchedulerService
 from headrace.scheduler.tracing import QueueSpans
@@ -74,6 +74,9 @@ class Scheduler:
             batch_floor=settings.batch_floor,
             quota_load=settings.quota_load,
             max_displacements=settings.max_displacements,
+            window_ms=settings.window_ms,
+            buckets=BucketRule(settings.buckets),
+            precision_rules=settings.precision_rules,
         )
         self.loop = SchedulerLoop(State(limits, epoch=secrets.token_hex(4)), self._carry_out)
         self._gateways = Gateways(self.loop.post, max_frame_bytes)

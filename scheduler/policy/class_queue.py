@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from headrace.core.request import Precision
 from headrace.scheduler.policy.commands import WaitReason
 from headrace.scheduler.policy.events import Request
 
@@ -33,6 +34,7 @@ class Waiting:
     urgent_at: float | None = None
     wait_reason: WaitReason = WaitReason.NONE
     gone: bool = False
+    wish: Precision = Precision.ANY  # its own, or the rules'
     bucket: int = 0  # of its length, where its lane is grouped
 
 

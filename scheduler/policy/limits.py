@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.core.errors import InvalidRequest
+from headrace.core.precision import DEFAULT_RULES, parse_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Limits:
     NORMAL up to `quota_load`; from there it falls in a straight line to `batch_floor` at full load. A REALTIME request
     that has waited for `realtime_wait_s`, or another for `longest_wait_s`, goes out of turn. `grace_s` is how long
     after its start the scheduler lets requests wait for executors to enlist. A padded batch behind a busy device stays
-    open for `window_ms` at most.
+    open for `window_ms` at most. `precision_rules` say what serves requests without a wish (`precision.parse_rules`).
     """
 
     bounds: Bounds
@@ -57,6 +58,7 @@ class Limits:
     max_displacements: int = 2
     window_ms: float = 50.0
     buckets: BucketRule = BucketRule.ADAPTIVE
+    precision_rules: str = DEFAULT_RULES
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -73,7 +75,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "window_ms": (0, 60_000),
 }
 _CHOICES: dict[str, type[StrEnum]] = {"order": Order, "buckets": BucketRule}
-LIVE = (*_RANGES, *_CHOICES)
+LIVE = (*_RANGES, *_CHOICES, "precision_rules")
 """What may change while the scheduler runs."""
 
 
@@ -86,9 +88,16 @@ def live_values(limits: Limits) -> dict[str, str]:
 def changed(limits: Limits, changes: Mapping[str, str]) -> Limits:
     """The limits with some settings replaced. Raises InvalidRequest that names every fault, and changes nothing."""
     faults: list[str] = []
-    values: dict[str, float | int | StrEnum] = {}
+    values: dict[str, float | int | str] = {}
     flat = {**dataclasses.asdict(limits), **dataclasses.asdict(limits.bounds)}
     for name, text in changes.items():
+        if name == "precision_rules":
+            try:
+                parse_rules(text)
+            except ValueError as error:
+                faults.append(f"{name}: {error}")
+            values[name] = text
+            continue
         if name not in LIVE:
             faults.append(f"{name}: no such setting; there are {', '.join(LIVE)}")
             continue

@@ -75,9 +75,9 @@ def _take_in(turn: Turn, event: Occurrence) -> None:
             if executor := turn.state.registry.executors.get(executor_id):
                 _lose(turn, executor)
         case Configured(limits):
-            if limits.order is not turn.state.limits.order:
+            before, turn.state.limits = turn.state.limits, limits
+            if (limits.order, limits.precision_rules) != (before.order, before.precision_rules):
                 turn.reorder(limits.order)
-            turn.state.limits = limits
             turn.members_changed()
         case Drain():
             turn.state.draining = True
@@ -104,7 +104,7 @@ def _submit(turn: Turn, request: Request) -> None:
         urgent_at = state.now + request.deadline_s - 2 * predicted_s
     cost = request.prompt_tokens + request.n * output_tokens
     lane, waiting, may_be_first = state.queues.push(
-        request, state.now, cost=cost, predicted_s=predicted_s, urgent_at=urgent_at
+        request, state.now, cost=cost, predicted_s=predicted_s, urgent_at=urgent_at, wish=state.wish_of(request)
     )
     if may_be_first:
         turn.pushed(lane, waiting)

@@ -174,15 +174,26 @@ class Queues:
     _last_number: int = 0
 
     def push(
-        self, request: Request, now: float, *, cost: float, predicted_s: float, urgent_at: float | None = None
+        self,
+        request: Request,
+        now: float,
+        *,
+        cost: float,
+        predicted_s: float,
+        urgent_at: float | None = None,
+        wish: Precision | None = None,
     ) -> tuple[Lane, Waiting, bool]:
-        """Takes it into its lane, and says whether it may be the first there. The id must not be waiting."""
-        lane = self._lane(request)
+        """Takes it into its lane, and says whether it may be the first there. The id must not be waiting.
+
+        `wish` is what the rules choose for it; None: its own.
+        """
+        wish = request.precision if wish is None else wish
+        lane = self._lane((request.model, wish))
         self._last_number += 1
         ahead = sum(other.num_ahead_of(request.qos_class) for other in self._lanes[request.model].values())
         if self.order is not Order.QOS:
             urgent_at = None
-        waiting = Waiting(request, self._last_number, now, ahead, cost, predicted_s, urgent_at)
+        waiting = Waiting(request, self._last_number, now, ahead, cost, predicted_s, urgent_at, wish=wish)
         if ahead:
             waiting.wait_reason = WaitReason.QUEUE
         may_be_first = lane.push(waiting)
@@ -197,10 +208,10 @@ class Queues:
         """Takes a waiting request out, from wherever in its lane it stands."""
         request = waiting.request
         lanes = self._lanes[request.model]
-        lane = lanes[request.precision]
+        lane = lanes[waiting.wish]
         lane.remove(waiting, served=served)
         if lane.empty:
-            del lanes[request.precision]
+            del lanes[waiting.wish]
         if not lanes:
             del self._lanes[request.model]
         del self.by_id[request.request_id]
@@ -228,16 +239,17 @@ class Queues:
     def lanes_of(self, model: str) -> list[Lane]:
         return list(self._lanes.get(model, {}).values())
 
-    def reorder(self, order: Order) -> None:
-        """Lines everybody up anew, by another order."""
+    def reorder(self, order: Order, wish_of: Callable[[Request], Precision]) -> None:
+        """Lines everybody up anew, by another order or with other wishes."""
         self.order = order
         self._lanes.clear()
         for waiting in self.by_id.values():
-            self._lane(waiting.request).push(waiting)
+            waiting.wish = wish_of(waiting.request)
+            self._lane((waiting.request.model, waiting.wish)).push(waiting)
 
-    def _lane(self, request: Request) -> Lane:
-        lanes = self._lanes.setdefault(request.model, {})
-        lane = lanes.get(request.precision)
+    def _lane(self, key: LaneKey) -> Lane:
+        lanes = self._lanes.setdefault(key[0], {})
+        lane = lanes.get(key[1])
         if lane is None:
-            lane = lanes[request.precision] = Lane((request.model, request.precision), self.order)
+            lane = lanes[key[1]] = Lane(key, self.order)
         return lane

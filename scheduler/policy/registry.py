@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.precision import SERVED_BY
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.events import ExecutorEnlisted, LoadedModel, Padding
 from headrace.scheduler.policy.ledger import Ledger, Shape
@@ -14,14 +15,8 @@ from headrace.scheduler.policy.ledger import Ledger, Shape
 if TYPE_CHECKING:
     from headrace.scheduler.policy.flights import Flight
 
-SERVED_BY: dict[Precision, tuple[Precision, ...]] = {
-    Precision.ANY: (Precision.ANY,),
-    Precision.FP32: (Precision.FP32,),
-    Precision.BF16: (Precision.BF16, Precision.FP32),  # neither half precision holds all that the other does
-    Precision.FP16: (Precision.FP16, Precision.FP32),
-    Precision.INT8: (Precision.INT8, Precision.FP16, Precision.BF16, Precision.FP32),
-}
-"""Which precisions serve a wish, best first: itself, else the nearest that holds more."""
+Choices = dict[str, dict[Precision, frozenset[tuple[Shape, int]]]]
+"""The precisions of each model that is loaded in several, with the capacities and contexts that each has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +185,13 @@ class Registry:
     def precisions(self, model: str) -> list[Precision]:
         """What the model is loaded in now."""
         return sorted(self._pools.get(model, {}).keys() - {Precision.ANY})
+
+    def choices(self) -> Choices:
+        return {
+            model: {each: frozenset(pools[each].shapes) for each in sorted(pools.keys() - {Precision.ANY})}
+            for model, pools in self._pools.items()
+            if len(pools) > 2  # ANY is one of them
+        }
 
     def _join(self, executor: Executor) -> None:
         if executor.draining:

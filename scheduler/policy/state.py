@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass, field
 
+from headrace.core.precision import choose, parse_rules
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import DrainRate
+from headrace.scheduler.policy.events import Request
 from headrace.scheduler.policy.lengths import Lengths
 from headrace.scheduler.policy.limits import Limits
 from headrace.scheduler.policy.ordering import LaneKey, Queues
+from headrace.scheduler.policy.placement import fits
 from headrace.scheduler.policy.prediction import Predictor
 from headrace.scheduler.policy.prefix_index import PrefixIndex
-from headrace.scheduler.policy.registry import Registry
+from headrace.scheduler.policy.registry import Choices, Registry
 from headrace.scheduler.policy.timers import Timers
 
 
@@ -78,10 +81,20 @@ class State:
     windows: Timers[LaneKey] = field(default_factory=Timers)  # of lanes with open padded batches
     lengths: dict[tuple[str, Precision], Lengths] = field(default_factory=dict)  # of padded models
     padded: dict[str, PaddedTally] = field(default_factory=dict)  # by model
+    choices: Choices = field(default_factory=dict)  # as those who wait are lined up
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
         self.queues = Queues(self.limits.order)
+
+    def wish_of(self, request: Request) -> Precision:
+        """The request's own wish for a precision, or the rules' where its model is loaded in several."""
+        loaded = self.choices.get(request.model)
+        if loaded is None or request.precision is not Precision.ANY:
+            return request.precision
+        holding = [each for each, shapes in loaded.items() if any(fits(*shape, request) for shape in shapes)]
+        rules = parse_rules(self.limits.precision_rules)
+        return choose(rules, request.model, request.qos_class, request.prompt_tokens, holding)
 
     def hold(self, request_id: str, executor_id: str) -> None:
         self.active[request_id] = (*self.active.get(request_id, ()), executor_id)

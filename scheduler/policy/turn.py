@@ -77,12 +77,16 @@ class Turn:
 
     def reorder(self, order: Order) -> None:
         """Everybody lines up anew, in lanes that nothing is known of yet."""
-        self.state.queues.reorder(order)
+        self.state.queues.reorder(order, self.state.wish_of)
         self._changed.clear()
         self._to_look_at.clear()
 
     def members_changed(self) -> None:
-        """Who serves what may be new for every lane."""
+        """Who serves what may be new for every lane, and which precisions there are to choose from."""
+        choices = self.state.registry.choices()
+        if choices != self.state.choices:
+            self.state.choices = choices
+            self.reorder(self.state.queues.order)
         for lane in self.state.queues.lanes():
             self._changed[lane] = self._to_look_at[lane] = None
 

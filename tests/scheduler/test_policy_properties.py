@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.core.precision import SERVED_BY
 from headrace.core.request import Precision, QosClass
 from headrace.core.step_model import StepSample
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Resume
@@ -34,7 +35,6 @@ from headrace.scheduler.policy.events import (
 from headrace.scheduler.policy.limits import Bounds, Limits, Order
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.placement import Blocked, fits, place
-from headrace.scheduler.policy.registry import SERVED_BY
 from headrace.scheduler.policy.state import State
 
 GATEWAYS = ("g1", "g2")
@@ -365,11 +365,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def nobody_waits_who_could_run(self) -> None:
         """The first of a lane has no room anywhere, save where an earlier one waits for the same executor."""
         lanes = list(self.state.queues.lanes())
-        firsts = [(lane.rank(lane.blocked), lane.blocked) for lane in lanes if lane.blocked and not lane.blocked.gone]
+        firsts = [(lane.rank(lane.blocked), lane) for lane in lanes if lane.blocked and not lane.blocked.gone]
         assert len(firsts) == len(lanes), "a first request was not looked at"
         kept_for_earlier: set[str] = set()
-        for request in (head.request for _, head in sorted(firsts, key=lambda first: first[0])):
-            found = self.state.registry.pool(request.model, request.precision)
+        for lane in (lane for _, lane in sorted(firsts, key=lambda first: first[0])):
+            assert lane.blocked is not None
+            request = lane.blocked.request
+            found = self.state.registry.pool(*lane.key)
             assert found is not None, "nobody is left to serve it"
             members = found[1].members
             free = [executor for executor in members.values() if executor.executor_id not in kept_for_earlier]

@@ -24,11 +24,11 @@ from headrace.chassis.config import SchedulerSettings, Settings, TransportSettin
 from headrace.chassis.status import from_rpc_error
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.scheduler import app
-from headrace.scheduler.admin import MAX_CHANGES_BYTES
+from headrace.scheduler.admin import MAX_CHANGES_BYTES, to_status
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.policy.limits import LIVE, Bounds, Limits
 from headrace.scheduler.policy.prediction import PRIOR
-from headrace.scheduler.policy.state import State
+from headrace.scheduler.policy.state import PaddedTally, State
 
 PATIENCE_S = 10
 SERVICES = {"headrace.scheduler.v1.SchedulerService", "headrace.scheduler.v1.SchedulerAdminService"}
@@ -255,6 +255,13 @@ async def test_status_shows_who_drains() -> None:
         [executor] = (await bench.admin.GetStatus(pb.GetStatusRequest())).executors
     assert executor.draining
     assert executor.load == 0
+
+
+async def test_status_tells_of_padded_batches() -> None:
+    state = State(Limits(Bounds(10, 1000), lease_s=1.0, batch_tokens=100))
+    state.padded["encoder"] = PaddedTally(batches=2, rows=24, possible_rows=32, prompt_tokens=900, padded_tokens=1200)
+    [padded] = to_status(state).padded_models
+    assert padded == pb.PaddedModelStatus(model="encoder", batches=2, fill=0.75, utilisation=0.75)
 
 
 async def test_both_services_are_healthy_and_reflected() -> None:

@@ -670,6 +670,7 @@ class GetStatusResponse(_message.Message):
     TALLY_FIELD_NUMBER: _builtins.int
     EXECUTORS_FIELD_NUMBER: _builtins.int
     STEP_MODELS_FIELD_NUMBER: _builtins.int
+    PADDED_MODELS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """placed and not ended, less those displaced"""
     num_displaced: _builtins.int
@@ -684,6 +685,10 @@ class GetStatusResponse(_message.Message):
     def step_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepModelStatus]:
         """of the models whose steps have been reported"""
 
+    @_builtins.property
+    def padded_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___PaddedModelStatus]:
+        """of the models whose batches were padded"""
+
     def __init__(
         self,
         *,
@@ -693,10 +698,11 @@ class GetStatusResponse(_message.Message):
         tally: Global___Tally | None = ...,
         executors: _abc.Iterable[Global___ExecutorStatus] | None = ...,
         step_models: _abc.Iterable[Global___StepModelStatus] | None = ...,
+        padded_models: _abc.Iterable[Global___PaddedModelStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tally", b"tally"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "executors", b"executors", "num_displaced", b"num_displaced", "num_running", b"num_running", "step_models", b"step_models", "tally", b"tally"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "executors", b"executors", "num_displaced", b"num_displaced", "num_running", b"num_running", "padded_models", b"padded_models", "step_models", b"step_models", "tally", b"tally"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -814,6 +820,38 @@ class ExecutorStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecutorStatus: _TypeAlias = ExecutorStatus  # noqa: Y015
+
+@_typing.final
+class PaddedModelStatus(_message.Message):
+    """What a model's padded batches came to, since the scheduler's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    FILL_FIELD_NUMBER: _builtins.int
+    UTILISATION_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    batches: _builtins.int
+    fill: _builtins.float
+    """real tokens of those computed; the rest is padding"""
+    utilisation: _builtins.float
+    """rows with a member, of all that the batches could have had"""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        batches: _builtins.int = ...,
+        fill: _builtins.float = ...,
+        utilisation: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "fill", b"fill", "model", b"model", "utilisation", b"utilisation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PaddedModelStatus: _TypeAlias = PaddedModelStatus  # noqa: Y015
 
 @_typing.final
 class StepModelStatus(_message.Message):
