@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace.api.types.v1 import types_pb2 as headrace_dot_api_dot_types_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'headrace/api/executor/v1/executor.proto\x12\x14headrace.executor.v1\x1a!headrace/api/types/v1/types.proto\"\x8b\x01\n\x0e\x45xecuteRequest\x12+\n\x06starts\x18\x01 \x03(\x0b\x32\x1b.headrace.executor.v1.Start\x12\x1d\n\x15\x63\x61ncelled_request_ids\x18\x02 \x03(\t\x12-\n\x07\x65ncodes\x18\x03 \x03(\x0b\x32\x1c.headrace.executor.v1.Encode\"\xf0\x02\n\x06\x45ncode\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\t\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x15\n\rpadded_tokens\x18\x05 \x01(\r\x12\x11\n\ttoken_ids\x18\x06 \x01(\x0c\x12\x14\n\x0c\x66irst_tokens\x18\x07 \x01(\r\x12\x0e\n\x06scores\x18\x08 \x01(\x08\x12+\n\x07pooling\x18\t \x01(\x0e\x32\x1a.headrace.types.v1.Pooling\x12\x11\n\tnormalize\x18\n \x01(\x08\x12\x12\n\ndimensions\x18\x0b \x01(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x0c \x01(\x04\x12.\n\x05trace\x18\r \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x34\n\x0b\x62\x61tch_trace\x18\x0e \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"\x80\x03\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12/\n\tprecision\x18\x03 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.types.v1.Sampling\x12\x10\n\x08priority\x18\x06 \x01(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x07 \x01(\x04\x12.\n\x05trace\x18\x08 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x34\n\x0b\x62\x61tch_trace\x18\t \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x10\n\x08\x62\x61tch_id\x18\n \x01(\t\x12\x32\n\tdisplaced\x18\x0b \x03(\x0b\x32\x1f.headrace.types.v1.Displacement\x12\x0e\n\x06tenant\x18\x0c \x01(\t\"p\n\x0f\x45xecuteResponse\x12-\n\x07outputs\x18\x01 \x03(\x0b\x32\x1c.headrace.executor.v1.Output\x12.\n\x07\x65ncoded\x18\x02 \x03(\x0b\x32\x1d.headrace.executor.v1.Encoded\"V\n\x07\x45ncoded\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\'\n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x18.headrace.types.v1.Fault\"\xec\x01\n\x06Output\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12-\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1b.headrace.types.v1.Logprobs\x12\x36\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1f.headrace.types.v1.FinishReason\x12\'\n\x05\x66\x61ult\x18\x06 \x01(\x0b\x32\x18.headrace.types.v1.Fault\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x07 \x01(\r\"\x12\n\x10GetStatusRequest\"\x89\x02\n\x11GetStatusResponse\x12\x13\n\x0b\x65xecutor_id\x18\x01 \x01(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x03 \x01(\r\x12\x19\n\x11num_blocks_in_use\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x18\n\x10num_slots_in_use\x18\x06 \x01(\r\x12\x11\n\tnum_slots\x18\x07 \x01(\r\x12\x11\n\tnum_steps\x18\x08 \x01(\x04\x12\x12\n\nnum_tokens\x18\t \x01(\x04\x12\x32\n\x06memory\x18\n \x01(\x0b\x32\".headrace.executor.v1.MemoryStatus\"\xc4\x01\n\x0cMemoryStatus\x12\x13\n\x0b\x62lock_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cmapped_bytes\x18\x02 \x01(\x04\x12\x12\n\nused_bytes\x18\x03 \x01(\x04\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x04 \x01(\x04\x12\x15\n\rfragmentation\x18\x05 \x01(\x01\x12\x13\n\x0b\x63\x61\x63he_age_s\x18\x06 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x07 \x01(\x04\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x08 \x01(\x04\x32\xcb\x01\n\x0f\x45xecutorService\x12Z\n\x07\x45xecute\x12$.headrace.executor.v1.ExecuteRequest\x1a%.headrace.executor.v1.ExecuteResponse(\x01\x30\x01\x12\\\n\tGetStatus\x12&.headrace.executor.v1.GetStatusRequest\x1a\'.headrace.executor.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'headrace/api/executor/v1/executor.proto\x12\x14headrace.executor.v1\x1a!headrace/api/types/v1/types.proto\"\xa8\x01\n\x0e\x45xecuteRequest\x12+\n\x06starts\x18\x01 \x03(\x0b\x32\x1b.headrace.executor.v1.Start\x12\x1d\n\x15\x63\x61ncelled_request_ids\x18\x02 \x03(\t\x12-\n\x07\x65ncodes\x18\x03 \x03(\x0b\x32\x1c.headrace.executor.v1.Encode\x12\x1b\n\x13\x64\x65moted_request_ids\x18\x04 \x03(\t\"\xf0\x02\n\x06\x45ncode\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x03 \x01(\t\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x15\n\rpadded_tokens\x18\x05 \x01(\r\x12\x11\n\ttoken_ids\x18\x06 \x01(\x0c\x12\x14\n\x0c\x66irst_tokens\x18\x07 \x01(\r\x12\x0e\n\x06scores\x18\x08 \x01(\x08\x12+\n\x07pooling\x18\t \x01(\x0e\x32\x1a.headrace.types.v1.Pooling\x12\x11\n\tnormalize\x18\n \x01(\x08\x12\x12\n\ndimensions\x18\x0b \x01(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x0c \x01(\x04\x12.\n\x05trace\x18\r \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x34\n\x0b\x62\x61tch_trace\x18\x0e \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\"\x80\x03\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12/\n\tprecision\x18\x03 \x01(\x0e\x32\x1c.headrace.types.v1.Precision\x12\x11\n\ttoken_ids\x18\x04 \x01(\x0c\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.headrace.types.v1.Sampling\x12\x10\n\x08priority\x18\x06 \x01(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x07 \x01(\x04\x12.\n\x05trace\x18\x08 \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x34\n\x0b\x62\x61tch_trace\x18\t \x01(\x0b\x32\x1f.headrace.types.v1.TraceContext\x12\x10\n\x08\x62\x61tch_id\x18\n \x01(\t\x12\x32\n\tdisplaced\x18\x0b \x03(\x0b\x32\x1f.headrace.types.v1.Displacement\x12\x0e\n\x06tenant\x18\x0c \x01(\t\"p\n\x0f\x45xecuteResponse\x12-\n\x07outputs\x18\x01 \x03(\x0b\x32\x1c.headrace.executor.v1.Output\x12.\n\x07\x65ncoded\x18\x02 \x03(\x0b\x32\x1d.headrace.executor.v1.Encoded\"V\n\x07\x45ncoded\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x12\'\n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x18.headrace.types.v1.Fault\"\xec\x01\n\x06Output\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12-\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1b.headrace.types.v1.Logprobs\x12\x36\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x1f.headrace.types.v1.FinishReason\x12\'\n\x05\x66\x61ult\x18\x06 \x01(\x0b\x32\x18.headrace.types.v1.Fault\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x07 \x01(\r\"\x12\n\x10GetStatusRequest\"\x89\x02\n\x11GetStatusResponse\x12\x13\n\x0b\x65xecutor_id\x18\x01 \x01(\t\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x03 \x01(\r\x12\x19\n\x11num_blocks_in_use\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x18\n\x10num_slots_in_use\x18\x06 \x01(\r\x12\x11\n\tnum_slots\x18\x07 \x01(\r\x12\x11\n\tnum_steps\x18\x08 \x01(\x04\x12\x12\n\nnum_tokens\x18\t \x01(\x04\x12\x32\n\x06memory\x18\n \x01(\x0b\x32\".headrace.executor.v1.MemoryStatus\"\xc4\x01\n\x0cMemoryStatus\x12\x13\n\x0b\x62lock_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cmapped_bytes\x18\x02 \x01(\x04\x12\x12\n\nused_bytes\x18\x03 \x01(\x04\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x04 \x01(\x04\x12\x15\n\rfragmentation\x18\x05 \x01(\x01\x12\x13\n\x0b\x63\x61\x63he_age_s\x18\x06 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x07 \x01(\x04\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x08 \x01(\x04\x32\xcb\x01\n\x0f\x45xecutorService\x12Z\n\x07\x45xecute\x12$.headrace.executor.v1.ExecuteRequest\x1a%.headrace.executor.v1.ExecuteResponse(\x01\x30\x01\x12\\\n\tGetStatus\x12&.headrace.executor.v1.GetStatusRequest\x1a\'.headrace.executor.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.api.executor.v1.ex
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EXECUTEREQUEST']._serialized_start=101
-  _globals['_EXECUTEREQUEST']._serialized_end=240
-  _globals['_ENCODE']._serialized_start=243
-  _globals['_ENCODE']._serialized_end=611
-  _globals['_START']._serialized_start=614
-  _globals['_START']._serialized_end=998
-  _globals['_EXECUTERESPONSE']._serialized_start=1000
-  _globals['_EXECUTERESPONSE']._serialized_end=1112
-  _globals['_ENCODED']._serialized_start=1114
-  _globals['_ENCODED']._serialized_end=1200
-  _globals['_OUTPUT']._serialized_start=1203
-  _globals['_OUTPUT']._serialized_end=1439
-  _globals['_GETSTATUSREQUEST']._serialized_start=1441
-  _globals['_GETSTATUSREQUEST']._serialized_end=1459
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1462
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1727
-  _globals['_MEMORYSTATUS']._serialized_start=1730
-  _globals['_MEMORYSTATUS']._serialized_end=1926
-  _globals['_EXECUTORSERVICE']._serialized_start=1929
-  _globals['_EXECUTORSERVICE']._serialized_end=2132
+  _globals['_EXECUTEREQUEST']._serialized_end=269
+  _globals['_ENCODE']._serialized_start=272
+  _globals['_ENCODE']._serialized_end=640
+  _globals['_START']._serialized_start=643
+  _globals['_START']._serialized_end=1027
+  _globals['_EXECUTERESPONSE']._serialized_start=1029
+  _globals['_EXECUTERESPONSE']._serialized_end=1141
+  _globals['_ENCODED']._serialized_start=1143
+  _globals['_ENCODED']._serialized_end=1229
+  _globals['_OUTPUT']._serialized_start=1232
+  _globals['_OUTPUT']._serialized_end=1468
+  _globals['_GETSTATUSREQUEST']._serialized_start=1470
+  _globals['_GETSTATUSREQUEST']._serialized_end=1488
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1491
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1756
+  _globals['_MEMORYSTATUS']._serialized_start=1759
+  _globals['_MEMORYSTATUS']._serialized_end=1955
+  _globals['_EXECUTORSERVICE']._serialized_start=1958
+  _globals['_EXECUTORSERVICE']._serialized_end=2161
 # @@protoc_insertion_point(module_scope)

@@ -26,22 +26,28 @@ class ExecuteRequest(_message.Message):
     STARTS_FIELD_NUMBER: _builtins.int
     CANCELLED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     ENCODES_FIELD_NUMBER: _builtins.int
+    DEMOTED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Start]: ...
     @_builtins.property
     def cancelled_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def encodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Encode]: ...
+    @_builtins.property
+    def demoted_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nobody waits for them now: they go on at batch priority"""
+
     def __init__(
         self,
         *,
         starts: _abc.Iterable[Global___Start] | None = ...,
         cancelled_request_ids: _abc.Iterable[_builtins.str] | None = ...,
         encodes: _abc.Iterable[Global___Encode] | None = ...,
+        demoted_request_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_request_ids", b"cancelled_request_ids", "encodes", b"encodes", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_request_ids", b"cancelled_request_ids", "demoted_request_ids", b"demoted_request_ids", "encodes", b"encodes", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from headrace.api.types.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,59 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _OnMiss:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnMissEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnMiss.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_MISS_UNSPECIFIED: _OnMiss.ValueType  # 0
+    """the class's default"""
+    ON_MISS_PARTIAL: _OnMiss.ValueType  # 1
+    """the stream ends with what there is and a handle; the answer goes on at batch priority"""
+    ON_MISS_CANCEL: _OnMiss.ValueType  # 2
+    """the call fails with DEADLINE_EXCEEDED"""
+    ON_MISS_CONTINUE: _OnMiss.ValueType  # 3
+    """noted in the trace, nothing else"""
+
+class OnMiss(_OnMiss, metaclass=_OnMissEnumTypeWrapper):
+    """What becomes of an answer that is not there at its SLA."""
+
+ON_MISS_UNSPECIFIED: OnMiss.ValueType  # 0
+"""the class's default"""
+ON_MISS_PARTIAL: OnMiss.ValueType  # 1
+"""the stream ends with what there is and a handle; the answer goes on at batch priority"""
+ON_MISS_CANCEL: OnMiss.ValueType  # 2
+"""the call fails with DEADLINE_EXCEEDED"""
+ON_MISS_CONTINUE: OnMiss.ValueType  # 3
+"""noted in the trace, nothing else"""
+Global___OnMiss: _TypeAlias = OnMiss  # noqa: Y015
+
+class _ResultState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ResultStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResultState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESULT_STATE_UNSPECIFIED: _ResultState.ValueType  # 0
+    RESULT_STATE_RUNNING: _ResultState.ValueType  # 1
+    RESULT_STATE_FINISHED: _ResultState.ValueType  # 2
+    RESULT_STATE_FAILED: _ResultState.ValueType  # 3
+    """attaching gives what there is, then the error"""
+    RESULT_STATE_LOST: _ResultState.ValueType  # 4
+    """its gateway went away; attaching gives what had been stored, then an error"""
+
+class ResultState(_ResultState, metaclass=_ResultStateEnumTypeWrapper): ...
+
+RESULT_STATE_UNSPECIFIED: ResultState.ValueType  # 0
+RESULT_STATE_RUNNING: ResultState.ValueType  # 1
+RESULT_STATE_FINISHED: ResultState.ValueType  # 2
+RESULT_STATE_FAILED: ResultState.ValueType  # 3
+"""attaching gives what there is, then the error"""
+RESULT_STATE_LOST: ResultState.ValueType  # 4
+"""its gateway went away; attaching gives what had been stored, then an error"""
+Global___ResultState: _TypeAlias = ResultState  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):
@@ -94,6 +148,7 @@ class GenerateRequest(_message.Message):
     QOS_CLASS_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SLA_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     text: _builtins.str
     qos_class: _types_pb2.QosClass.ValueType
@@ -106,6 +161,10 @@ class GenerateRequest(_message.Message):
     def chat(self) -> Global___ChatPrompt: ...
     @_builtins.property
     def sampling(self) -> _types_pb2.Sampling: ...
+    @_builtins.property
+    def sla(self) -> Global___Sla:
+        """what it leaves out is the class's default"""
+
     def __init__(
         self,
         *,
@@ -117,16 +176,53 @@ class GenerateRequest(_message.Message):
         qos_class: _types_pb2.QosClass.ValueType = ...,
         precision: _types_pb2.Precision.ValueType = ...,
         request_id: _builtins.str = ...,
+        sla: Global___Sla | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "sla", b"sla", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "precision", b"precision", "prompt", b"prompt", "qos_class", b"qos_class", "request_id", b"request_id", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "precision", b"precision", "prompt", b"prompt", "qos_class", b"qos_class", "request_id", b"request_id", "sampling", b"sampling", "sla", b"sla", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "tokens", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_prompt) -> _WhichOneofReturnType_prompt | None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class Sla(_message.Message):
+    """When the caller wants to hear, counted from the call's arrival. Unlike the deadline it need not end the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    TOTAL_MS_FIELD_NUMBER: _builtins.int
+    ON_MISS_FIELD_NUMBER: _builtins.int
+    first_token_ms: _builtins.int
+    """0: none"""
+    total_ms: _builtins.int
+    """0: none"""
+    on_miss: Global___OnMiss.ValueType
+    def __init__(
+        self,
+        *,
+        first_token_ms: _builtins.int | None = ...,
+        total_ms: _builtins.int | None = ...,
+        on_miss: Global___OnMiss.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_total_ms", b"_total_ms", "first_token_ms", b"first_token_ms", "total_ms", b"total_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_total_ms", b"_total_ms", "first_token_ms", b"first_token_ms", "on_miss", b"on_miss", "total_ms", b"total_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_token_ms: _TypeAlias = _typing.Literal["first_token_ms"]  # noqa: Y015
+    _WhichOneofArgType__first_token_ms: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms"]  # noqa: Y015
+    _WhichOneofReturnType__total_ms: _TypeAlias = _typing.Literal["total_ms"]  # noqa: Y015
+    _WhichOneofArgType__total_ms: _TypeAlias = _typing.Literal["_total_ms", b"_total_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_ms) -> _WhichOneofReturnType__first_token_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_ms) -> _WhichOneofReturnType__total_ms | None: ...
+
+Global___Sla: _TypeAlias = Sla  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
@@ -143,6 +239,7 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     SCREEN_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     index: _builtins.int
     """which of the n answers"""
@@ -163,6 +260,10 @@ class GenerateResponse(_message.Message):
     def screen(self) -> _types_pb2.ScreenVerdict:
         """in the last piece, where the prompt was flagged"""
 
+    @_builtins.property
+    def result(self) -> Global___ResultHandle:
+        """in the last piece of a partial answer"""
+
     def __init__(
         self,
         *,
@@ -175,14 +276,204 @@ class GenerateResponse(_message.Message):
         usage: _types_pb2.Usage | None = ...,
         precision: _types_pb2.Precision.ValueType = ...,
         screen: _types_pb2.ScreenVerdict | None = ...,
+        result: Global___ResultHandle | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["screen", b"screen", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result", "screen", b"screen", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "precision", b"precision", "request_id", b"request_id", "screen", b"screen", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "precision", b"precision", "request_id", b"request_id", "result", b"result", "screen", b"screen", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
+
+@_typing.final
+class ResultHandle(_message.Message):
+    """Where the rest of a partial answer is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    offset: _builtins.int
+    """attach from here for what has not been streamed yet"""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResultHandle: _TypeAlias = ResultHandle  # noqa: Y015
+
+@_typing.final
+class AttachResultRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    offset: _builtins.int
+    """pieces that the caller has; 0: from the beginning"""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachResultRequest: _TypeAlias = AttachResultRequest  # noqa: Y015
+
+@_typing.final
+class AttachResultResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    next_offset: _builtins.int
+    """attach from here to go on after this piece"""
+    @_builtins.property
+    def piece(self) -> Global___GenerateResponse:
+        """never split or joined"""
+
+    def __init__(
+        self,
+        *,
+        piece: Global___GenerateResponse | None = ...,
+        next_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_offset", b"next_offset", "piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachResultResponse: _TypeAlias = AttachResultResponse  # noqa: Y015
+
+@_typing.final
+class CancelResultRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelResultRequest: _TypeAlias = CancelResultRequest  # noqa: Y015
+
+@_typing.final
+class CancelResultResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelResultResponse: _TypeAlias = CancelResultResponse  # noqa: Y015
+
+@_typing.final
+class ListResultsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResultsRequest: _TypeAlias = ListResultsRequest  # noqa: Y015
+
+@_typing.final
+class ListResultsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___Result]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___Result] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResultsResponse: _TypeAlias = ListResultsResponse  # noqa: Y015
+
+@_typing.final
+class Result(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    NUM_PIECES_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_BYTES_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    EXPIRES_MS_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    request_id: _builtins.str
+    model: _builtins.str
+    state: Global___ResultState.ValueType
+    num_pieces: _builtins.int
+    num_tokens: _builtins.int
+    num_bytes: _builtins.int
+    """stored"""
+    age_ms: _builtins.int
+    """since the stream ended with a partial answer"""
+    expires_ms: _builtins.int
+    """from now until it is dropped; 0: not while it runs"""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        state: Global___ResultState.ValueType = ...,
+        num_pieces: _builtins.int = ...,
+        num_tokens: _builtins.int = ...,
+        num_bytes: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
+        expires_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "expires_ms", b"expires_ms", "handle", b"handle", "model", b"model", "num_bytes", b"num_bytes", "num_pieces", b"num_pieces", "num_tokens", b"num_tokens", "request_id", b"request_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Result: _TypeAlias = Result  # noqa: Y015
 
 @_typing.final
 class EmbedRequest(_message.Message):

@@ -59,6 +59,21 @@ class GatewayServiceStub(object):
                 request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.AttachResult = channel.unary_stream(
+                '/headrace.gateway.v1.GatewayService/AttachResult',
+                request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.AttachResultRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.AttachResultResponse.FromString,
+                _registered_method=True)
+        self.CancelResult = channel.unary_unary(
+                '/headrace.gateway.v1.GatewayService/CancelResult',
+                request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.CancelResultRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.CancelResultResponse.FromString,
+                _registered_method=True)
+        self.ListResults = channel.unary_unary(
+                '/headrace.gateway.v1.GatewayService/ListResults',
+                request_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListResultsRequest.SerializeToString,
+                response_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListResultsResponse.FromString,
+                _registered_method=True)
 
 
 class GatewayServiceServicer(object):
@@ -98,6 +113,27 @@ class GatewayServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AttachResult(self, request, context):
+        """An answer that went on after its SLA, from any of its pieces on, while it is made or afterwards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelResult(self, request, context):
+        """Ends an answer that goes on, and drops what is stored of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListResults(self, request, context):
+        """The tenant's, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -125,6 +161,21 @@ def add_GatewayServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsRequest.FromString,
                     response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'AttachResult': grpc.unary_stream_rpc_method_handler(
+                    servicer.AttachResult,
+                    request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.AttachResultRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.AttachResultResponse.SerializeToString,
+            ),
+            'CancelResult': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelResult,
+                    request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.CancelResultRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.CancelResultResponse.SerializeToString,
+            ),
+            'ListResults': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListResults,
+                    request_deserializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListResultsRequest.FromString,
+                    response_serializer=headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListResultsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -262,6 +313,87 @@ class GatewayService(object):
             '/headrace.gateway.v1.GatewayService/ListModels',
             headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsRequest.SerializeToString,
             headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachResult(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.gateway.v1.GatewayService/AttachResult',
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.AttachResultRequest.SerializeToString,
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.AttachResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelResult(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.gateway.v1.GatewayService/CancelResult',
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.CancelResultRequest.SerializeToString,
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.CancelResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.gateway.v1.GatewayService/ListResults',
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListResultsRequest.SerializeToString,
+            headrace_dot_api_dot_gateway_dot_v1_dot_gateway__pb2.ListResultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

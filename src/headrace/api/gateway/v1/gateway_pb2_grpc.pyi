@@ -40,6 +40,12 @@ class GatewayServiceStub:
     Classify: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ClassifyRequest, _gateway_pb2.ClassifyResponse]
     """The labels of each text, most probable first, from a model with a classification head."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListModelsRequest, _gateway_pb2.ListModelsResponse]
+    AttachResult: _grpc.UnaryStreamMultiCallable[_gateway_pb2.AttachResultRequest, _gateway_pb2.AttachResultResponse]
+    """An answer that went on after its SLA, from any of its pieces on, while it is made or afterwards."""
+    CancelResult: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.CancelResultRequest, _gateway_pb2.CancelResultResponse]
+    """Ends an answer that goes on, and drops what is stored of it."""
+    ListResults: _grpc.UnaryUnaryMultiCallable[_gateway_pb2.ListResultsRequest, _gateway_pb2.ListResultsResponse]
+    """The tenant's, newest first."""
 
 @_typing.type_check_only
 class GatewayServiceAsyncStub(GatewayServiceStub):
@@ -53,6 +59,12 @@ class GatewayServiceAsyncStub(GatewayServiceStub):
     Classify: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ClassifyRequest, _gateway_pb2.ClassifyResponse]  # type: ignore[assignment]
     """The labels of each text, most probable first, from a model with a classification head."""
     ListModels: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListModelsRequest, _gateway_pb2.ListModelsResponse]  # type: ignore[assignment]
+    AttachResult: _aio.UnaryStreamMultiCallable[_gateway_pb2.AttachResultRequest, _gateway_pb2.AttachResultResponse]  # type: ignore[assignment]
+    """An answer that went on after its SLA, from any of its pieces on, while it is made or afterwards."""
+    CancelResult: _aio.UnaryUnaryMultiCallable[_gateway_pb2.CancelResultRequest, _gateway_pb2.CancelResultResponse]  # type: ignore[assignment]
+    """Ends an answer that goes on, and drops what is stored of it."""
+    ListResults: _aio.UnaryUnaryMultiCallable[_gateway_pb2.ListResultsRequest, _gateway_pb2.ListResultsResponse]  # type: ignore[assignment]
+    """The tenant's, newest first."""
 
 class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -93,5 +105,29 @@ class GatewayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gateway_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gateway_pb2.ListModelsResponse, _abc.Awaitable[_gateway_pb2.ListModelsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def AttachResult(
+        self,
+        request: _gateway_pb2.AttachResultRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.AttachResultResponse], _abc.AsyncIterator[_gateway_pb2.AttachResultResponse]]:
+        """An answer that went on after its SLA, from any of its pieces on, while it is made or afterwards."""
+
+    @_abc_1.abstractmethod
+    def CancelResult(
+        self,
+        request: _gateway_pb2.CancelResultRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.CancelResultResponse, _abc.Awaitable[_gateway_pb2.CancelResultResponse]]:
+        """Ends an answer that goes on, and drops what is stored of it."""
+
+    @_abc_1.abstractmethod
+    def ListResults(
+        self,
+        request: _gateway_pb2.ListResultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_gateway_pb2.ListResultsResponse, _abc.Awaitable[_gateway_pb2.ListResultsResponse]]:
+        """The tenant's, newest first."""
 
 def add_GatewayServiceServicer_to_server(servicer: GatewayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
