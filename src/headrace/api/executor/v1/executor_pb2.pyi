@@ -138,6 +138,8 @@ class Start(_message.Message):
     BATCH_ID_FIELD_NUMBER: _builtins.int
     DISPLACED_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    ANSWER_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    ENDED_ANSWERS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     model: _builtins.str
     precision: _types_pb2.Precision.ValueType
@@ -162,6 +164,14 @@ class Start(_message.Message):
     def displaced(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Displacement]:
         """paused in the same step boundary, before it is let in"""
 
+    @_builtins.property
+    def answer_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """What a lost executor had made of it. Each of the n answers by index, little-endian uint32; none: nothing yet."""
+
+    @_builtins.property
+    def ended_answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """indices of the answers that have ended: they are not made again"""
+
     def __init__(
         self,
         *,
@@ -177,10 +187,12 @@ class Start(_message.Message):
         batch_id: _builtins.str = ...,
         displaced: _abc.Iterable[_types_pb2.Displacement] | None = ...,
         tenant: _builtins.str = ...,
+        answer_token_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        ended_answers: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch_trace", b"batch_trace", "sampling", b"sampling", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "displaced", b"displaced", "model", b"model", "precision", b"precision", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_token_ids", b"answer_token_ids", "batch_id", b"batch_id", "batch_trace", b"batch_trace", "deadline_ms", b"deadline_ms", "displaced", b"displaced", "ended_answers", b"ended_answers", "model", b"model", "precision", b"precision", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "tenant", b"tenant", "token_ids", b"token_ids", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,6 +103,7 @@ class Submission(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
     PREFIX_HASHES_FIELD_NUMBER: _builtins.int
+    ANSWER_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     model: _builtins.str
     qos_class: _types_pb2.QosClass.ValueType
@@ -114,6 +115,8 @@ class Submission(_message.Message):
     precision: _types_pb2.Precision.ValueType
     deadline_ms: _builtins.int
     """time left; 0: none"""
+    answer_tokens: _builtins.int
+    """known already, of the shortest answer that goes on: a lost executor made them"""
     @_builtins.property
     def trace(self) -> _types_pb2.TraceContext: ...
     @_builtins.property
@@ -134,10 +137,11 @@ class Submission(_message.Message):
         deadline_ms: _builtins.int = ...,
         trace: _types_pb2.TraceContext | None = ...,
         prefix_hashes: _abc.Iterable[_builtins.int] | None = ...,
+        answer_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ms", b"deadline_ms", "max_output_tokens", b"max_output_tokens", "model", b"model", "n", b"n", "precision", b"precision", "prefix_hashes", b"prefix_hashes", "prompt_tokens", b"prompt_tokens", "qos_class", b"qos_class", "request_id", b"request_id", "tenant", b"tenant", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_tokens", b"answer_tokens", "deadline_ms", b"deadline_ms", "max_output_tokens", b"max_output_tokens", "model", b"model", "n", b"n", "precision", b"precision", "prefix_hashes", b"prefix_hashes", "prompt_tokens", b"prompt_tokens", "qos_class", b"qos_class", "request_id", b"request_id", "tenant", b"tenant", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -149,19 +153,23 @@ class SubmitResponse(_message.Message):
 
     PLACEMENTS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
+    SILENT_EXECUTORS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Placement]: ...
     @_builtins.property
     def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]: ...
+    @_builtins.property
+    def silent_executors(self) -> _containers.RepeatedCompositeFieldContainer[Global___SilentExecutor]: ...
     def __init__(
         self,
         *,
         placements: _abc.Iterable[Global___Placement] | None = ...,
         refusals: _abc.Iterable[Global___Refusal] | None = ...,
+        silent_executors: _abc.Iterable[Global___SilentExecutor] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["placements", b"placements", "refusals", b"refusals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["placements", b"placements", "refusals", b"refusals", "silent_executors", b"silent_executors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -217,6 +225,30 @@ class Placement(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+@_typing.final
+class SilentExecutor(_message.Message):
+    """Its lease has ended. Whoever hears nothing from it either takes it for lost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTOR_ID_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    executor_id: _builtins.str
+    lease_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        executor_id: _builtins.str = ...,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor_id", b"executor_id", "lease_ms", b"lease_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SilentExecutor: _TypeAlias = SilentExecutor  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
