@@ -8,11 +8,12 @@ what makes them bit for bit what they were.
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 
 from headrace.core.errors import DeadlineMissed, InvalidRequest, PoolExhausted
-from headrace.core.request import FinishReason
+from headrace.core.request import FinishReason, QosClass
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool, Reservation
@@ -125,6 +126,12 @@ class Residents:
             if sequence.job.session == session and request_id in (None, sequence.job.request_id):
                 sequence.finish = FinishReason.CANCELLED
         self.remove_finished(result)
+
+    def demote(self, session: int, request_id: str) -> None:
+        """All answers of a session's request go on at batch priority."""
+        for sequence in self.everybody():
+            if sequence.job.session == session and sequence.job.request_id == request_id:
+                sequence.job = replace(sequence.job, priority=QosClass.BATCH)
 
     def remove_finished(self, result: StepResult) -> None:
         """Frees what the ended sequences held; a request has left when its last answer has."""

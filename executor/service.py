@@ -56,6 +56,8 @@ class ExecutorService(SessionService[pb.Output, Worker]):
                 self._worker.submit(to_job(start, number, by_tenant=self._cache_by_tenant))
             except HeadraceError as error:
                 self._refuse(number, pb.Output(request_id=start.request_id, fault=to_fault(error)))
+        for request_id in frame.demoted_request_ids:
+            self._worker.demote(number, request_id)
 
     def _frame(self, members: list[pb.Output]) -> pb.ExecuteResponse:
         return pb.ExecuteResponse(outputs=members)

@@ -49,6 +49,12 @@ class _Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class _Demote:
+    session: int
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Resume:
     request_ids: tuple[str, ...]
 
@@ -85,7 +91,7 @@ class Worker:
         )
         self._deliver = deliver
         self._failed = failed
-        self._inbox: deque[Job | _Cancel | _Resume] = deque()
+        self._inbox: deque[Job | _Cancel | _Demote | _Resume] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
@@ -115,6 +121,11 @@ class Worker:
     def cancel(self, session: int, request_id: str | None = None) -> None:
         """Ends the request, or all of the session's, at the next step boundary. Unknown ones are ignored."""
         self._inbox.append(_Cancel(session, request_id))
+        self._wake.set()
+
+    def demote(self, session: int, request_id: str) -> None:
+        """The request goes on at batch priority from the next step boundary on. Unknown ones are ignored."""
+        self._inbox.append(_Demote(session, request_id))
         self._wake.set()
 
     def resume(self, request_ids: Iterable[str]) -> None:
@@ -218,6 +229,8 @@ class Worker:
                     self._accept(job, result)
                 case _Cancel(session, request_id):
                     residents.cancel(session, request_id, result)
+                case _Demote(session, request_id):
+                    residents.demote(session, request_id)
                 case _Resume(request_ids):
                     for request_id in request_ids:
                         residents.resume(request_id)
