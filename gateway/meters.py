@@ -1,4 +1,4 @@
-"""What the gateway records of its calls: one `CallMeter` each, told by the call's span. Gauges are read when scraped."""
+"""What the gateway records of its calls: a `CallMeter` each, told by the call's span. Gauges are read when scraped."""
 
 import time
 from collections.abc import Callable

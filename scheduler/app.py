@@ -14,6 +14,7 @@ from headrace.api.scheduler.v1.scheduler_pb2_grpc import (
     add_SchedulerServiceServicer_to_server,
 )
 from headrace.chassis.config import SchedulerSettings, Settings
+from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle, serve
 from headrace.chassis.telemetry import to_frame
 from headrace.scheduler.admin import SchedulerAdminService
@@ -21,6 +22,7 @@ from headrace.scheduler.codec import to_placement, to_refusal
 from headrace.scheduler.dispatch import Gateways
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.membership import Members
+from headrace.scheduler.meters import SchedulerMeters
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import Drain
 from headrace.scheduler.policy.limits import Bounds, BucketRule, Limits, Order
@@ -32,12 +34,14 @@ SERVICES = tuple(service.full_name for service in scheduler_pb2.DESCRIPTOR.servi
 
 
 @asynccontextmanager
-async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = None) -> AsyncIterator[ServerHandle]:
     """Serves, ready at once. At the end what waits is refused (Draining) and every stream ends.
 
     Raises ConfigError where the address cannot be bound.
     """
-    scheduler = Scheduler(settings.scheduler, tracer, settings.transport.max_message_bytes)
+    scheduler = Scheduler(
+        settings.scheduler, tracer, metrics or Metrics("scheduler"), settings.transport.max_message_bytes
+    )
 
     def register(server: grpc.aio.Server) -> None:
         add_SchedulerServiceServicer_to_server(scheduler.service, server)
@@ -60,7 +64,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
 class Scheduler:
     """The parts of a scheduler, put together; `carry_out` is where commands become effects."""
 
-    def __init__(self, settings: SchedulerSettings, tracer: Tracer, max_frame_bytes: int) -> None:
+    def __init__(self, settings: SchedulerSettings, tracer: Tracer, metrics: Metrics, max_frame_bytes: int) -> None:
         bounds = Bounds(settings.max_waiting_requests, settings.max_waiting_tokens)
         limits = Limits(
             bounds,
@@ -81,7 +85,9 @@ class Scheduler:
         self.loop = SchedulerLoop(State(limits, epoch=secrets.token_hex(4)), self._carry_out)
         self._gateways = Gateways(self.loop.post, max_frame_bytes)
         self._members = Members(self.loop.post, max_frame_bytes)
-        self._spans = QueueSpans(tracer)
+        self._meters = SchedulerMeters(metrics)
+        self._meters.watch(self.loop)
+        self._spans = QueueSpans(tracer, self._meters.waited)
         self.service = SchedulerService(self.loop.post, self._gateways, self._members, self._spans)
         self.admin = SchedulerAdminService(self.loop)
 
@@ -95,11 +101,13 @@ class Scheduler:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Dispatch():
+                self._meters.dispatched(command)
                 batch_trace = to_frame(self._spans.dispatched(command))
                 for member in command.members:
                     self._gateways.send(member.request.gateway_id, to_placement(command, member, batch_trace))
             case Refuse(request, refusal):
                 error = refusal.error()
+                self._meters.refused(request, error)
                 self._spans.refused(request, error)
                 self._gateways.send(request.gateway_id, to_refusal(request.request_id, error))
             case Drop(request):

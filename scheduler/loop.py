@@ -26,6 +26,7 @@ class SchedulerLoop:
         self._clock = clock
         self._events: deque[Occurrence] = deque()
         self._wake = asyncio.Event()
+        self.busy_s = 0.0  # spent deciding, since the start
 
     def post(self, event: Occurrence) -> None:
         """To be taken in at the next turn of the event loop, with all else that has gathered by then."""
@@ -41,10 +42,16 @@ class SchedulerLoop:
 
     def take_turn(self) -> None:
         """One step: all that has gathered is taken in before anything is dispatched."""
+        began = time.perf_counter()
         taken = [self._events.popleft() for _ in range(min(len(self._events), MAX_GATHERED))]
         event: Event = taken[0] if len(taken) == 1 else Gathered(tuple(taken)) if taken else Tick()
         for command in step(self._state, event, self._clock()):
             self._carry_out(command)
+        self.busy_s += time.perf_counter() - began
+
+    def now(self) -> float:
+        """On the clock that the state's times are on."""
+        return self._clock()
 
     def settle(self) -> None:
         """Takes turns until nothing is left to take in."""

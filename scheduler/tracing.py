@@ -1,5 +1,7 @@
 """Spans of the control plane: how long each request queued and why, and one root span a batch, linked both ways."""
 
+from collections.abc import Callable
+
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
@@ -10,10 +12,14 @@ from headrace.scheduler.policy.events import Request
 
 
 class QueueSpans:
-    """The spans of waiting requests, by serial: each ends at its dispatch, refusal or drop."""
+    """The spans of waiting requests, by serial: each ends at its dispatch, refusal or drop.
 
-    def __init__(self, tracer: Tracer) -> None:
+    `waited` is told of each that is dispatched, with its span's context.
+    """
+
+    def __init__(self, tracer: Tracer, waited: Callable[[Member, SpanContext], None] = lambda *_: None) -> None:
         self._tracer = tracer
+        self._waited = waited
         self._spans: dict[int, Span] = {}
 
     def begin(self, request: Request, parent: Context) -> None:
@@ -58,6 +64,7 @@ class QueueSpans:
                     {signals.BATCH_BUCKET: dispatch.padded_tokens, signals.BATCH_PADDING: dispatch.padding_tokens}
                 )
         for span, member in zip(spans, dispatch.members, strict=True):
+            self._waited(member, span.get_span_context())
             if span.is_recording():
                 _describe(span, dispatch, member, context)
             span.end()

@@ -110,8 +110,8 @@ EXECUTORS = gauge(
     "Members, `ready` or `draining`.",
     "Nothing; low: an executor was lost, see its log.",
 )
-EXECUTORS_LOST = counter(
-    "executors_lost",
+REQUESTS_LOST = counter(
+    "requests_lost",
     _SCHEDULER,
     "",
     "requests",
