@@ -7,9 +7,9 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -188,6 +188,41 @@ class ScreenSettings(_Section):
         return next(fitting, self.policy)
 
 
+class SlaDefault(_Section):
+    """What a request of the class has where it does not say; 0 is no SLA."""
+
+    first_token_ms: int = Field(0, ge=0)
+    total_ms: int = Field(0, ge=0)
+    on_miss: str = Field("partial", pattern="^(partial|cancel|continue)$")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if 0 < self.total_ms < self.first_token_ms:
+            raise ValueError("first_token_ms is over total_ms")
+        return self
+
+
+class SlaSettings(_Section):
+    """Defaults of each class."""
+
+    realtime: SlaDefault = SlaDefault()
+    normal: SlaDefault = SlaDefault()
+    batch: SlaDefault = SlaDefault()
+
+
+class ResultsSettings(_Section):
+    """Where answers go that were not there at their SLA. What has ended is kept for `ttl_s`, and goes earlier, the
+    oldest first, where a bound is reached."""
+
+    store: str = Field("", description="a file, or redis://HOST:PORT for several gateways; '': under models.home")
+    ttl_s: float = Field(3_600.0, gt=0)
+    max_results: int = Field(10_000, ge=1)
+    max_bytes: int = Field(2**30, ge=1)
+    background_s: float = Field(600.0, gt=0, description="longest time that an answer may take after its SLA")
+    progress_s: float = Field(1.0, gt=0, description="how often what has been made meanwhile is stored")
+    lost_after_s: float = Field(5.0, gt=0, description="a running result not stored for so long has lost its gateway")
+
+
 class _Environment(EnvSettingsSource):
     """HEADRACE_* variables. A value that should be JSON and is not is left to validation, which names every fault."""
 
@@ -210,6 +245,8 @@ class Settings(BaseSettings):
     encoder: EncoderSettings = EncoderSettings()
     preprocess: PreprocessSettings = PreprocessSettings()
     screen: ScreenSettings = ScreenSettings()
+    sla: SlaSettings = SlaSettings()
+    results: ResultsSettings = ResultsSettings()
 
     @classmethod
     def settings_customise_sources(
