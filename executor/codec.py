@@ -35,6 +35,10 @@ def to_job(start: Start, session: int, *, by_tenant: bool = False) -> Job:
         raise InvalidRequest("a start without a request id", field="request_id", limit="not empty")
     if len(start.token_ids) % 4:
         raise InvalidRequest("token_ids is no array of uint32", field="token_ids", limit="multiple of 4 bytes")
+    if any(len(known) % 4 for known in start.answer_token_ids):
+        raise InvalidRequest(
+            "answer_token_ids is no array of uint32", field="answer_token_ids", limit="multiple of 4 bytes"
+        )
     if not start.sampling.HasField("max_tokens"):
         raise InvalidRequest("sampling.max_tokens is not set", field="sampling.max_tokens", limit="set")
     return Job(
@@ -47,6 +51,8 @@ def to_job(start: Start, session: int, *, by_tenant: bool = False) -> Job:
         trace=(start.trace, start.batch_trace, start.batch_id),
         scope=start.tenant.encode() if by_tenant else b"",
         displaced=tuple((each.request_id, each.drop_kv) for each in start.displaced),
+        answers=tuple(np.frombuffer(known, "<u4") for known in start.answer_token_ids),
+        ended=frozenset(start.ended_answers),
     )
 
 

@@ -49,13 +49,14 @@ class Residents:
         self._check(job)
         for request_id, drop_kv in job.displaced:
             self.pause(request_id, drop_kv=drop_kv)
-        self._want_slots(job.sampling.n)
+        num_answers = len(job.open_answers)
+        self._want_slots(num_answers)
         digests = prompt_digests(self._pool, job)
-        table, for_forks = self._open_table(job, digests, job.sampling.n)
+        table, for_forks = self._open_table(job, digests, num_answers)
         key = job.session, job.request_id
-        self._open_answers[key], self._output_tokens[key] = job.sampling.n, 0
+        self._open_answers[key], self._output_tokens[key] = num_answers, 0
         self.num_requests = len(self._open_answers)
-        sequence = self.new_sequence(job, 0, table, next(self._arrivals))
+        sequence = self._first_of(job, table, next(self._arrivals))
         sequence.digests, sequence.for_forks = digests, for_forks
         sequence.past = sequence.cached_tokens = table.capacity_tokens
         if self._pool.cache:
@@ -64,10 +65,28 @@ class Residents:
         self.running.append(sequence)
 
     def new_sequence(self, job: Job, index: int, table: BlockTable, arrival: int) -> Sequence:
+        """With the answer's tokens so far, if there are any: its sampler goes on where it was."""
+        known = job.known(index)
         token_ids = np.zeros(len(job.prompt_ids) + job.sampling.max_tokens, np.int64)
-        token_ids[: len(job.prompt_ids)] = job.prompt_ids
+        num_tokens = len(job.prompt_ids) + len(known)
+        token_ids[:num_tokens] = np.concatenate([job.prompt_ids, known])
         sampler = SequenceSampler(job.sampling, index, job.prompt_ids, self._eos_token_ids, self._spec.vocab_size)
-        return Sequence(job, index, arrival, table, sampler, token_ids, len(job.prompt_ids))
+        for token_id in known.tolist():
+            sampler.accept(token_id)
+        return Sequence(job, index, arrival, table, sampler, token_ids, num_tokens)
+
+    def _first_of(self, job: Job, table: BlockTable, arrival: int) -> Sequence:
+        """The answer that computes the prompt, over whose blocks the others begin. One without a token leads where
+        there is one: what follows the prompt is chosen from the prompt's own last row."""
+        new = [index for index in job.open_answers if not len(job.known(index))]
+        begun = [index for index in job.open_answers if len(job.known(index))]
+        index = (new or begun).pop(0)
+        first = self.new_sequence(job, index, table, arrival)
+        first.to_fork = tuple(new)
+        first.replayed = [
+            self.new_sequence(job, index, BlockTable(self._pool, self._pool.reserve(0)), arrival) for index in begun
+        ]
+        return first
 
     def pause(self, request_id: str, *, drop_kv: bool) -> None:
         """Displaces a request with all its answers; of a displaced one only the KV may go. Unknown ones are ignored."""
@@ -222,6 +241,18 @@ class Residents:
                 limit=f"{spec.context_tokens} tokens together",
             )
         sampling.validate(spec.vocab_size)
+        if len(job.answers) > sampling.n or any(index >= sampling.n for index in job.ended) or not job.open_answers:
+            raise InvalidRequest(
+                "the known answers are not those of the request", field="answer_token_ids", limit=f"{sampling.n} answers"
+            )
+        for index in job.open_answers:
+            known = job.known(index)
+            if len(known) >= sampling.max_tokens or (len(known) and int(known.max()) >= spec.vocab_size):
+                raise InvalidRequest(
+                    f"answer {index} is over or none of this model's",
+                    field="answer_token_ids",
+                    limit=f"fewer than {sampling.max_tokens} tokens, each 0..{spec.vocab_size - 1}",
+                )
 
     def _want_slots(self, num_slots: int) -> None:
         taken = len(self.running) + sum(sequence.forks_to_come for sequence in self.running)

@@ -22,6 +22,7 @@ class Job:
 
     `deadline` is monotonic seconds; `session` says whose it is; `displaced` are the requests that make room for it,
     each with whether its KV goes too; `trace` is the spans' business only; prompts of another `scope` share no cache.
+    One that a lost executor had begun brings its `answers`, each index's tokens so far, and says which have `ended`.
     """
 
     session: int
@@ -33,14 +34,25 @@ class Job:
     trace: Any = None
     scope: bytes = b""
     displaced: tuple[tuple[str, bool], ...] = ()
+    answers: tuple[NDArray[np.uint32], ...] = ()
+    ended: frozenset[int] = frozenset()
+
+    @property
+    def open_answers(self) -> list[int]:
+        """Indices of the answers that are to be made, or to be gone on with."""
+        return [index for index in range(self.sampling.n) if index not in self.ended]
+
+    def known(self, index: int) -> NDArray[np.uint32]:
+        """The answer's tokens so far."""
+        return self.answers[index] if index < len(self.answers) else self.prompt_ids[:0]
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """`token_ids` [capacity] holds prompt and answer, the first `num_tokens` of them valid; `past` are in the KV.
 
-    `for_forks` are the blocks of answers that begin where the prompt ends: new ones, or `replayed` ones whose KV was
-    `dropped`. `digests` are the hashes of its full blocks as far as known, for the cache, from where `cached_tokens` of
+    `for_forks` are the blocks of answers that begin where the prompt ends: new ones, the indices `to_fork`, or
+    `replayed` ones, whose KV was `dropped` here or lost elsewhere. `digests` are the hashes of its full blocks as far as known, for the cache, from where `cached_tokens` of
     the prompt came; `prefixes` are the prompt's hashes as the scheduler knows them, once asked for.
     """
 
@@ -59,6 +71,7 @@ class Sequence:
     for_forks: list[Reservation] = field(default_factory=list)
     dropped: bool = False
     replayed: "list[Sequence]" = field(default_factory=list)
+    to_fork: tuple[int, ...] = ()
     digests: list[bytes] = field(default_factory=list)
     prefixes: tuple[int, ...] | None = None
     cached_tokens: int = 0
@@ -87,9 +100,7 @@ class Sequence:
     @property
     def forks_to_come(self) -> int:
         """How many further answers begin when the prompt is through."""
-        if self.replayed:
-            return len(self.replayed)
-        return self.job.sampling.n - 1 if self.num_tokens == len(self.job.prompt_ids) else 0
+        return len(self.replayed) + len(self.to_fork)
 
     @property
     def prefilling(self) -> bool:

@@ -24,18 +24,21 @@ from headrace.executor.residents import Residents
 from headrace.executor.sampler import Choice
 from headrace.executor.sequence import Sequence
 from headrace.executor.step_plan import to_step_plan
+from headrace.executor.step_reading import Stepped, StepReading, nobody
 from headrace.executor.step_result import Delta, StepResult
 
 log = logging.getLogger(__name__)
 
 _MAX_CONSECUTIVE_FAULTS = 3
 _KEPT_SAMPLES = 8
+_KNOWN_STEPS = 64
 
 
 class Stepper:
     """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds.
 
-    `inter_token_s` are the seconds between tokens that streams are to keep, by priority number.
+    `inter_token_s` are the seconds between tokens that streams are to keep, by priority number. `stepped` is told of each
+    step that went well.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Stepper:
         eos_token_ids: tuple[int, ...],
         step_tokens: int,
         inter_token_s: Mapping[int, float] | None = None,
+        stepped: Stepped = nobody,
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
@@ -56,6 +60,7 @@ class Stepper:
         self._step_tokens = step_tokens
         self._inter_token_s = inter_token_s or {}
         self._step_model = StepModel()
+        self._stepped = stepped
         self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
         self._faults = 0
         # dummy rows fill steps of too few rows; they write to blocks of their own
@@ -109,9 +114,8 @@ class Stepper:
             if sequence.replayed and not sequence.prefilling:
                 self._replay_forks(sequence, result)
             if row.last:
-                if not sequence.num_answer_tokens:
-                    sequence.first_token_ns = now_ns
-                    self._fork(sequence, output, wanted, result)
+                sequence.first_token_ns = sequence.first_token_ns or now_ns
+                self._fork(sequence, output, wanted, result)
                 if sequence.finish is FinishReason.NONE:
                     self._choose(sequence, output, wanted, greedy[wanted], result)
                 wanted += 1
@@ -139,12 +143,17 @@ class Stepper:
         self.num_tokens += num_tokens
         num_decodes = sum(row.num_tokens == 1 for row in rows)
         sample = StepSample(num_decodes, num_tokens - num_decodes, duration_s)
+        known = self._step_model.num_samples >= _KNOWN_STEPS
+        predicted_s = self._step_model.seconds(num_decodes, num_tokens - num_decodes) if known else None
+        context_tokens = sum(row.past + row.num_tokens for row in rows)
+        self._stepped(StepReading(sample, len(rows), context_tokens, predicted_s=predicted_s))
         self._step_model.observe((sample,))
         self._samples.append(sample)
 
     def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
-        """The other answers begin where the prompt ends, over its blocks."""
-        for index in range(1, first.job.sampling.n):
+        """The other new answers begin where the prompt ends, over its blocks."""
+        indices, first.to_fork = first.to_fork, ()
+        for index in indices:
             table = self._fork_table(first, result)
             if table is None:
                 return
