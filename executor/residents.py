@@ -243,7 +243,9 @@ class Residents:
         sampling.validate(spec.vocab_size)
         if len(job.answers) > sampling.n or any(index >= sampling.n for index in job.ended) or not job.open_answers:
             raise InvalidRequest(
-                "the known answers are not those of the request", field="answer_token_ids", limit=f"{sampling.n} answers"
+                "the known answers are not those of the request",
+                field="answer_token_ids",
+                limit=f"{sampling.n} answers",
             )
         for index in job.open_answers:
             known = job.known(index)
