@@ -8,6 +8,7 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.scheduler.v1 import scheduler_pb2
 from headrace.chassis.config import ExecutorSettings, Settings
+from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
 from headrace.core.model import ModelInfo
@@ -15,15 +16,17 @@ from headrace.core.request import QosClass
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.engines.registry import load_engine
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.meters import DecoderMeters, weight_bytes
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
 from headrace.executor.serving import serving
 from headrace.executor.worker import Worker
+from headrace.models.manifest import verify
 from headrace.models.repository import Repository
 
 
 @asynccontextmanager
-async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = None) -> AsyncIterator[ServerHandle]:
     """Loads the model, then serves; ready when enlisted with the scheduler.
 
     Raises ModelNotFound, EngineNotReady, ConfigError.
@@ -38,7 +41,10 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
     entry = Repository(settings.models.home).get(own.models[0])
     if entry.info.kind != "decoder":
         raise ConfigError(f"executor.models: {entry.info.name} is no decoder")
+    await asyncio.to_thread(verify, entry)
     engine = await asyncio.to_thread(load_engine, own, entry)
+    read_bytes = weight_bytes(entry.graph) if own.engine == "openvino" else 0
+    meters = DecoderMeters(metrics or Metrics("executor"), engine.spec, read_bytes)
 
     def new_service(executor_id: str, link: EnlistLink) -> ExecutorService:
         return ExecutorService(
@@ -51,7 +57,7 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
         )
 
     def new_worker(service: ExecutorService, failed: Callable[[Exception], None]) -> Worker:
-        return Worker(
+        worker = Worker(
             engine,
             entry.info.eos_token_ids,
             num_slots=own.num_slots,
@@ -60,7 +66,10 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
             failed=failed,
             cache=prefix_cache(own, entry.info, engine.spec),
             inter_token_s=_pace(own),
+            stepped=meters.stepped,
         )
+        meters.watch(own.num_slots, worker.status, lambda: len(worker.paused_ids))
+        return worker
 
     try:
         enlistment = _enlistment(entry.info, engine.spec, own.num_slots)

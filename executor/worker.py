@@ -21,6 +21,7 @@ from headrace.executor.kv.prefix_cache import PrefixCache
 from headrace.executor.memory.engine_memory import EngineMemory
 from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
+from headrace.executor.step_reading import Stepped, nobody
 from headrace.executor.step_result import Delta, StepResult
 from headrace.executor.stepper import Stepper
 
@@ -63,8 +64,8 @@ class Worker:
     """Runs `engine` for up to `num_slots` sequences at once, `step_tokens` new tokens a step.
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
-    if the loop must stop. With a `cache`, prompts that begin alike are computed once. Use as a context manager: leaving
-    joins the thread and returns all memory.
+    if the loop must stop; `stepped` with each step, from that thread too. With a `cache`, prompts that begin alike are
+    computed once. Use as a context manager: leaving joins the thread and returns all memory.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Worker:
         failed: Callable[[Exception], None],
         cache: PrefixCache | None = None,
         inter_token_s: Mapping[int, float] | None = None,
+        stepped: Stepped = nobody,
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
@@ -95,7 +97,7 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = False
         self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
-        self._stepper = Stepper(engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s)
+        self._stepper = Stepper(engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s, stepped)
         self._base_blocks = self.pool.num_in_use
         self._alone = False
         self._resuming = threading.Lock()  # held while displaced requests go on, and while `alone` changes

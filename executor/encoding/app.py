@@ -11,6 +11,7 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.scheduler.v1 import scheduler_pb2
 from headrace.chassis.config import AUTO_ENCODER, EncoderSettings, Settings
+from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
 from headrace.executor.encoding.codec import to_loaded
@@ -18,12 +19,14 @@ from headrace.executor.encoding.service import EncoderService
 from headrace.executor.encoding.worker import EncodeWorker
 from headrace.executor.engines.encoder import Encoder
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.meters import StepMeters, watch_encoder, weight_bytes
 from headrace.executor.serving import serving
+from headrace.models.manifest import verify
 from headrace.models.repository import ModelEntry, Repository
 
 
 @asynccontextmanager
-async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = None) -> AsyncIterator[ServerHandle]:
     """Loads the model, then serves; ready when enlisted with the scheduler.
 
     Raises ModelNotFound, EngineNotReady, ConfigError.
@@ -34,8 +37,11 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
     entry = Repository(settings.models.home).get(own.model)
     if entry.info.kind != "encoder":
         raise ConfigError(f"encoder.model: {entry.info.name} is no encoder")
+    await asyncio.to_thread(verify, entry)
     encoder = await asyncio.to_thread(_load, own, entry)
     num_slots = own.batch_rows * own.batches_ahead
+    metrics = metrics or Metrics("encoder")
+    meters = StepMeters(metrics, weight_bytes(entry.graph))
 
     def new_service(executor_id: str, link: EnlistLink) -> EncoderService:
         return EncoderService(
@@ -43,13 +49,16 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
         )
 
     def new_worker(service: EncoderService, failed: Callable[[Exception], None]) -> EncodeWorker:
-        return EncodeWorker(
+        worker = EncodeWorker(
             encoder,
             batch_rows=own.batch_rows,
             straggler_s=own.straggler_ms / 1000,
             deliver=service.deliver,
             failed=failed,
+            stepped=meters.stepped,
         )
+        watch_encoder(metrics, num_slots, lambda: worker.status().num_running)
+        return worker
 
     try:
         enlistment = scheduler_pb2.Enlistment(

@@ -21,6 +21,7 @@ from headrace.executor.encoding.pooling import pooled
 from headrace.executor.encoding.task import Batch, Done, Task
 from headrace.executor.engines.encoder import Encoder
 from headrace.executor.engines.protocol import Float32
+from headrace.executor.step_reading import Stepped, StepReading, nobody
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class _Cancel:
 class EncodeWorker:
     """Runs `encoder` for batches of up to `batch_rows` texts.
 
-    `deliver(done)` is called from the worker's thread after each batch; `failed(error)` once if the loop must stop. Use
+    `deliver(done)` is called from the worker's thread after each batch; `failed(error)` once if the loop must stop;
+    `stepped` is told of each forward. Use
     as a context manager: leaving joins the thread.
     """
 
@@ -58,11 +60,13 @@ class EncodeWorker:
         straggler_s: float,
         deliver: Callable[[Sequence[Done]], None],
         failed: Callable[[Exception], None],
+        stepped: Stepped = nobody,
     ) -> None:
         self.encoder = encoder
         self._batch_rows = batch_rows
         self._deliver = deliver
         self._failed = failed
+        self._stepped = stepped
         self._inbox: deque[Task | _Cancel] = deque()
         self._gathering = Gathering(straggler_s)
         self._running: list[Task] = []
@@ -185,9 +189,12 @@ class EncodeWorker:
             mask[row, :num_tokens] = 1
         began = time.perf_counter()
         output = self.encoder.forward(token_ids, token_types, mask)
-        self._samples.append(StepSample(0, length * len(tasks), time.perf_counter() - began))
+        sample = StepSample(0, length * len(tasks), time.perf_counter() - began)
+        self._samples.append(sample)
         self._num_steps += 1
-        self._num_tokens += sum(len(task.token_ids) for task in tasks)
+        num_tokens = sum(len(task.token_ids) for task in tasks)
+        self._num_tokens += num_tokens
+        self._stepped(StepReading(sample, len(tasks), padding_tokens=sample.prefill_tokens - num_tokens))
         if self.encoder.spec.has_head:
             return [(task, output[row].copy()) for row, task in enumerate(tasks)]
         return [

@@ -1,0 +1,115 @@
+"""What an executor records: each step as it ends, from the worker's thread; what it holds when scraped."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.chassis.metric_table import device as table
+from headrace.chassis.metrics import Metrics, Total
+from headrace.executor.engines.protocol import EngineSpec
+from headrace.executor.step_reading import StepReading
+from headrace.executor.worker import WorkerStatus
+
+PEAK_TOKENS = 64
+"""A step of fewer tokens does not show how fast the device computes."""
+LATE_FACTOR, LATE_S = 4.0, 0.05
+
+
+class StepMeters:
+    """Steps of either kind of executor. A step reads `weight_bytes`, and `kv_token_bytes` for each token of context."""
+
+    def __init__(self, metrics: Metrics, weight_bytes: int, kv_token_bytes: float = 0.0) -> None:
+        self._seconds = metrics.histogram(table.STEP_SECONDS)
+        self._rows = metrics.histogram(table.STEP_ROWS)
+        tokens, read = metrics.counter(table.STEP_TOKENS), metrics.counter(table.MEMORY_READ_BYTES)
+        self._decode, self._prefill, self._padding = (tokens.labels(kind) for kind in ("decode", "prefill", "padding"))
+        self._weights, self._kv = read.labels("weights"), read.labels("kv")
+        self._peak = metrics.gauge(table.PEAK_TOKENS_PER_SECOND)
+        self._fastest = 0.0
+        self._weight_bytes = weight_bytes
+        self._kv_token_bytes = kv_token_bytes
+
+    def stepped(self, reading: StepReading) -> None:
+        sample = reading.sample
+        self._seconds.observe(sample.duration_s)
+        self._rows.observe(reading.num_rows)
+        self._decode.inc(sample.num_decodes)
+        self._prefill.inc(sample.prefill_tokens - reading.padding_tokens)
+        self._padding.inc(reading.padding_tokens)
+        self._weights.inc(self._weight_bytes)
+        self._kv.inc(reading.context_tokens * self._kv_token_bytes)
+        num_tokens = sample.num_decodes + sample.prefill_tokens
+        speed = num_tokens / sample.duration_s if sample.duration_s > 0 else 0.0
+        if num_tokens >= PEAK_TOKENS and speed > self._fastest:
+            self._fastest = speed
+            self._peak.set(speed)
+
+
+class DecoderMeters(StepMeters):
+    """Those of a decoder's executor beside its steps: lateness, memory, prefix cache, who runs."""
+
+    def __init__(self, metrics: Metrics, spec: EngineSpec, weight_bytes: int) -> None:
+        super().__init__(metrics, weight_bytes, spec.kv_bytes_per_block / spec.block_tokens)
+        self._metrics = metrics
+        self._spec = spec
+        self._late = metrics.counter(table.LATE_STEPS)
+
+    def stepped(self, reading: StepReading) -> None:
+        super().stepped(reading)
+        if is_late(reading):
+            self._late.inc()
+
+    def watch(self, num_slots: int, status: Callable[[], WorkerStatus], num_paused: Callable[[], int]) -> None:
+        """Reads what is held with each scrape."""
+        metrics, spec = self._metrics, self._spec
+        in_use, running = metrics.gauge(table.SLOTS_IN_USE), metrics.gauge(table.RUNNING)
+        paused, kv = metrics.gauge(table.PAUSED), metrics.gauge(table.KV_BYTES)
+        fragmentation, age = metrics.gauge(table.KV_FRAGMENTATION), metrics.gauge(table.KV_CACHE_AGE_SECONDS)
+        prompt = Total(metrics.counter(table.PREFIX_PROMPT_TOKENS))
+        cached = Total(metrics.counter(table.PREFIX_CACHED_TOKENS))
+        metrics.gauge(table.SLOTS).set(num_slots)
+        kv.labels("total").set(spec.num_blocks * spec.kv_bytes_per_block)
+
+        def refresh() -> None:
+            now = status()
+            in_use.set(now.num_slots_in_use)
+            running.set(now.num_running)
+            paused.set(num_paused())
+            memory = now.memory
+            states = {
+                "mapped": memory.num_mapped,
+                "held": memory.num_held,
+                "cached": memory.num_cached,
+                "reserved": memory.num_reserved,
+            }
+            for name, num_blocks in states.items():
+                kv.labels(name).set(num_blocks * spec.kv_bytes_per_block)
+            fragmentation.set(memory.fragmentation)
+            age.set(memory.cache_age_s)
+            prompt.is_now(memory.prompt_tokens)
+            cached.is_now(memory.cached_tokens)
+
+        metrics.before_scrape(refresh)
+
+
+def watch_encoder(metrics: Metrics, num_slots: int, num_running: Callable[[], int]) -> None:
+    """An encoder's places: each text takes one."""
+    in_use, running = metrics.gauge(table.SLOTS_IN_USE), metrics.gauge(table.RUNNING)
+    metrics.gauge(table.SLOTS).set(num_slots)
+
+    def refresh() -> None:
+        in_use.set(num_running())
+        running.set(num_running())
+
+    metrics.before_scrape(refresh)
+
+
+def is_late(reading: StepReading) -> bool:
+    """A step that took far longer than predicted: something held the device up."""
+    predicted_s, took_s = reading.predicted_s, reading.sample.duration_s
+    return predicted_s is not None and took_s > LATE_FACTOR * predicted_s and took_s > predicted_s + LATE_S
+
+
+def weight_bytes(graph: Path) -> int:
+    """What one pass reads of a model's weights; 0 where there is no such file."""
+    weights = graph.with_suffix(".bin")
+    return weights.stat().st_size if weights.is_file() else 0

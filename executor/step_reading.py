@@ -1,0 +1,28 @@
+"""What one step did, as its meters are told. Plain numbers, made in the worker's thread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.core.step_model import StepSample
+
+
+@dataclass(frozen=True, slots=True)
+class StepReading:
+    """Tokens and seconds of a step, its rows, and the tokens of context that they read.
+
+    `predicted_s` is how long it should have taken, None where too little is known yet. `padding_tokens` are among the
+    sample's prefill tokens.
+    """
+
+    sample: StepSample
+    num_rows: int
+    context_tokens: int = 0
+    padding_tokens: int = 0
+    predicted_s: float | None = None
+
+
+Stepped = Callable[[StepReading], None]
+
+
+def nobody(reading: StepReading) -> None:
+    """For a worker that nobody measures."""
