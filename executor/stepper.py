@@ -37,8 +37,8 @@ _KNOWN_STEPS = 64
 class Stepper:
     """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds.
 
-    `inter_token_s` are the seconds between tokens that streams are to keep, by priority number. `stepped` is told of each
-    step that went well.
+    `inter_token_s` are the seconds between tokens that streams are to keep, by priority number. `stepped` is told of
+    each step that went well.
     """
 
     def __init__(
