@@ -37,6 +37,16 @@ Where = Annotated[Preprocess | None, typer.Option("--preprocess", help="Where pr
 Screened = Annotated[
     ScreenPolicy | None, typer.Option("--screen", help="What to do about harmful prompts; default: as set, else off.")
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=1,
+        max=65_000,
+        metavar="N",
+        help="GET /metrics: the scheduler's at N, the others' after it.",
+    ),
+]
 Models = Annotated[
     list[str] | None, typer.Option("--model", metavar="NAME", help="A model to serve; may be given several times.")
 ]
@@ -48,13 +58,14 @@ def up(
     preprocess: Where = None,
     model: Models = None,
     screen: Screened = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Start every service on this machine and keep them running until Ctrl-C."""
 
     async def keep_serving(suite: Suite) -> bool:
         return True
 
-    settings = with_encoder(suite_settings(config, preprocess, model, screen))
+    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port))
     raise typer.Exit(serve(settings, single, keep_serving))
 
 
@@ -71,6 +82,7 @@ def suite_settings(
     preprocess: Preprocess | None,
     models: list[str] | None,
     screen: ScreenPolicy | None = None,
+    metrics_port: int | None = None,
 ) -> Settings:
     """The settings with the command's options on top. Raises ConfigError, ModelNotFound."""
     overrides: dict[str, dict[str, Any]] = {}
@@ -78,6 +90,8 @@ def suite_settings(
         overrides["executor"] = {"models": models}
     if screen is not None:
         overrides["screen"] = {"policy": screen}
+    if metrics_port is not None:
+        overrides["telemetry"] = {"metrics_listen": f"127.0.0.1:{metrics_port}"}
     if preprocess is Preprocess.REMOTE:
         overrides["gateway"] = {"preprocess": load_settings(config).preprocess.listen}
     elif preprocess is Preprocess.INLINE:

@@ -8,6 +8,7 @@ from opentelemetry.trace import Tracer
 
 from headrace.api.preprocess.v1 import preprocess_pb2_grpc
 from headrace.chassis.config import Settings
+from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle, serve
 from headrace.models.repository import Repository
 from headrace.preprocess.inline import InlinePreparer
@@ -18,7 +19,7 @@ from headrace.preprocess.text_models import TextModels
 
 
 @asynccontextmanager
-async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = None) -> AsyncIterator[ServerHandle]:
     """Serves Prepare streams; ready when the installed models are loaded. Raises ConfigError."""
     own, repository = settings.preprocess, Repository(settings.models.home)
     texts = TextModels(repository)
@@ -27,7 +28,8 @@ async def start(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandl
         screener = None
         if settings.screen.used:
             screener = await stack.enter_async_context(open_screener(settings.screen, repository, tracer))
-        servicer = PreprocessServicer(InlinePreparer(pipeline, tracer), settings.transport.max_message_bytes, screener)
+        preparer = InlinePreparer(pipeline, tracer, metrics)
+        servicer = PreprocessServicer(preparer, settings.transport.max_message_bytes, screener)
         async with serve(
             own.listen,
             settings.transport,

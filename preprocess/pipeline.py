@@ -28,6 +28,7 @@ class Pipeline:
     def __init__(self, texts: TextModels, pool: ThreadPoolExecutor, threads: int) -> None:
         self._texts = texts
         self._pool = pool
+        self.threads = threads
         self._slots = asyncio.Semaphore(threads)
 
     async def prepare(self, model: str, prompt: Prompt) -> NDArray[np.uint32]:

@@ -45,6 +45,16 @@ def layout(settings: Settings) -> list[Service]:
     return [service for service in Service if wanted.get(service, True)]
 
 
+def metered(settings: Settings, service: Service) -> Settings:
+    """The settings for one service of a suite: its metrics are at `metrics_listen`'s port plus its place among all."""
+    listen = settings.telemetry.metrics_listen
+    host, _, port = listen.rpartition(":")
+    if not listen or port == "0":
+        return settings
+    own = f"{host}:{int(port) + list(Service).index(service)}"
+    return settings.model_copy(update={"telemetry": settings.telemetry.model_copy(update={"metrics_listen": own})})
+
+
 CALLED_BY_OTHERS = frozenset({Service.SCHEDULER, Service.PREPROCESS})
 """Whose address `wired` tells."""
 

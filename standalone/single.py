@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from headrace.chassis.config import Settings
 from headrace.chassis.server import ServerHandle
 from headrace.standalone.readiness import START_S, await_serving
-from headrace.standalone.services import OnServing, Service, Suite, layout, wired
+from headrace.standalone.services import OnServing, Service, Suite, layout, metered, wired
 from headrace.standalone.wiring import start
 
 
@@ -21,7 +21,7 @@ async def running(settings: Settings, on_serving: OnServing = lambda service, ad
     handles: dict[Service, ServerHandle] = {}
     async with AsyncExitStack() as services:
         for service in layout(settings):
-            handle = await services.enter_async_context(start(service, settings))
+            handle = await services.enter_async_context(start(service, metered(settings, service)))
             handles[service], addresses[service] = handle, handle.address
             settings = wired(settings, service, handle.address)
         for service, address in addresses.items():

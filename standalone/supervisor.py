@@ -17,7 +17,7 @@ from typing import NoReturn
 from headrace.chassis.config import Settings, TransportSettings
 from headrace.core.errors import HeadraceError, Unavailable
 from headrace.standalone.readiness import START_S, await_serving
-from headrace.standalone.services import CALLED_BY_OTHERS, OnServing, Service, Suite, cause, layout, wired
+from headrace.standalone.services import CALLED_BY_OTHERS, OnServing, Service, Suite, cause, layout, metered, wired
 
 KILL_AFTER_S = 5.0
 """Beyond transport.drain_s: what a drained process may still take to end."""
@@ -114,7 +114,7 @@ async def supervised(settings: Settings, folder: Path, on_serving: OnServing) ->
             watchers: list[asyncio.Task[NoReturn]] = []
             async with _bounded(children), asyncio.TaskGroup() as starting:
                 for service in layout(settings):
-                    child = await processes.enter_async_context(_child(service, settings, folder))
+                    child = await processes.enter_async_context(_child(service, metered(settings, service), folder))
                     children.append(child)
                     watchers.append(watching.create_task(child.watch()))
                     starting.create_task(_ready(child, settings.transport, on_serving))

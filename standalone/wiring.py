@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.trace import Tracer
 
 from headrace.chassis.config import Settings
+from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.chassis.telemetry import telemetry
 from headrace.models.repository import Repository
@@ -30,55 +31,64 @@ async def start(service: Service, settings: Settings) -> AsyncIterator[ServerHan
 
     Raises ConfigError (address in use), ModelNotFound and what the service's own start raises.
     """
-    async with _tracer(service, settings) as tracer, _app(service, settings, tracer) as handle:
+    metrics = Metrics(service)
+    async with (
+        metrics.serving(settings.telemetry.metrics_listen),
+        _tracer(service, settings) as tracer,
+        _app(service, settings, tracer, metrics) as handle,
+    ):
         yield handle
 
 
-def _app(service: Service, settings: Settings, tracer: Tracer) -> AbstractAsyncContextManager[ServerHandle]:
+def _app(
+    service: Service, settings: Settings, tracer: Tracer, metrics: Metrics
+) -> AbstractAsyncContextManager[ServerHandle]:
     match service:
         case Service.SCHEDULER:
             from headrace.scheduler import app as scheduler
 
-            return scheduler.start(settings, tracer)
+            return scheduler.start(settings, tracer, metrics)
         case Service.EXECUTOR:
             from headrace.executor import app as executor
 
-            return executor.start(settings, tracer)
+            return executor.start(settings, tracer, metrics)
         case Service.ENCODER:
             from headrace.executor.encoding import app as encoder
 
-            return encoder.start(settings, tracer)
+            return encoder.start(settings, tracer, metrics)
         case Service.PREPROCESS:
             from headrace.preprocess import app as preprocess
 
-            return preprocess.start(settings, tracer)
+            return preprocess.start(settings, tracer, metrics)
         case Service.GATEWAY:
-            return _gateway(settings, tracer)
+            return _gateway(settings, tracer, metrics)
 
 
 @asynccontextmanager
-async def _gateway(settings: Settings, tracer: Tracer) -> AsyncIterator[ServerHandle]:
+async def _gateway(settings: Settings, tracer: Tracer, metrics: Metrics) -> AsyncIterator[ServerHandle]:
     from headrace.gateway import app as gateway
     from headrace.preprocess.text_models import TextModels
 
     texts = TextModels(Repository(settings.models.home))
     await asyncio.to_thread(texts.warm_up)
     async with (
-        _preparer(settings, tracer, texts) as preparer,
+        _preparer(settings, tracer, metrics, texts) as preparer,
         _screener(settings, tracer) as screener,
-        gateway.start(settings, tracer, preparer, texts, screener) as handle,
+        gateway.start(settings, tracer, preparer, texts, screener, metrics) as handle,
     ):
         yield handle
 
 
 @asynccontextmanager
-async def _preparer(settings: Settings, tracer: Tracer, texts: "TextModels") -> AsyncIterator["Preparer"]:
+async def _preparer(
+    settings: Settings, tracer: Tracer, metrics: Metrics, texts: "TextModels"
+) -> AsyncIterator["Preparer"]:
     if settings.gateway.preprocess == "inline":
         from headrace.preprocess.inline import InlinePreparer
         from headrace.preprocess.pipeline import open_pipeline
 
         async with open_pipeline(texts, settings.gateway.tokenizer_threads) as pipeline:
-            yield InlinePreparer(pipeline, tracer)
+            yield InlinePreparer(pipeline, tracer, metrics)
     else:
         from headrace.preprocess.remote import open_preparer
 
