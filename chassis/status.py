@@ -80,6 +80,12 @@ def from_rpc_error(call: grpc.RpcError | grpc.aio.AioRpcError) -> errors.Headrac
     )
 
 
+def said_by_service(call: grpc.RpcError | grpc.aio.AioRpcError) -> bool:
+    """Whether one of our services ended the call so, and not the transport for want of one."""
+    status = _rich_status(call)
+    return status is not None and any(detail.Is(ErrorInfo.DESCRIPTOR) for detail in status.details)
+
+
 def _rich_status(call: grpc.RpcError | grpc.aio.AioRpcError) -> Status | None:
     metadata = cast(Iterable[tuple[str, bytes]], call.trailing_metadata() or ())
     packed = next((value for key, value in metadata if key == "grpc-status-details-bin"), None)

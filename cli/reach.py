@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
+
+from headrace.chassis.status import said_by_service
 from headrace.core.errors import Unavailable
 
 
@@ -13,6 +16,7 @@ def reaching(address: str) -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        if type(error) is not Unavailable:
+        call = error.__cause__
+        if not isinstance(call, grpc.RpcError) or said_by_service(call):
             raise
         raise Unavailable(f"nothing answers at {address}; start a suite with: headrace up") from error

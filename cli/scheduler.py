@@ -97,10 +97,9 @@ def status_tables(now: SchedulerStatus) -> list[Table]:
     tables = [waiting, requests, executors, models]
     if now.padded_models:
         padded = _table("padded model", "batches", "fill", "rows used", left=1)
-        for each in now.padded_models:
-            padded.add_row(
-                Text(printable(each.model)), f"{each.batches:,}", f"{each.fill:.1%}", f"{each.utilisation:.1%}"
-            )
+        for own in now.padded_models:
+            shares = f"{own.fill:.1%}", f"{own.utilisation:.1%}"
+            padded.add_row(Text(printable(own.model)), f"{own.batches:,}", *shares)
         tables.append(padded)
     return tables
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.core.errors import EngineNotReady
 from headrace.core.model import ModelInfo
 from headrace.models.repository import ModelEntry, Repository
 from headrace.preprocess.detokenizer import Detokenizer
@@ -51,7 +52,7 @@ class TextModels:
         return self._loaded.get(name)
 
     def load(self, name: str) -> TextModel:
-        """The model, read from disk at first use. Raises ModelNotFound."""
+        """The model, read from disk at first use. Raises ModelNotFound, EngineNotReady where a file is damaged."""
         if loaded := self._loaded.get(name):
             return loaded
         with self._loading:
@@ -67,7 +68,12 @@ class TextModels:
 
 
 def _read(entry: ModelEntry) -> TextModel:
-    tokenizer = Tokenizer(entry.tokenizer, entry.info.eos_token_ids)
+    try:
+        tokenizer = Tokenizer(entry.tokenizer, entry.info.eos_token_ids)
+    except Exception as error:  # the library raises nothing more precise
+        raise EngineNotReady(
+            f"model {entry.info.name!r} is damaged ({entry.tokenizer.name}): remove it and add it again", field="model"
+        ) from error
     return TextModel(entry.info, tokenizer, ChatTemplate(entry.chat_template, _special_tokens(entry, tokenizer)))
 
 

@@ -14,6 +14,7 @@ from openvino import opset13 as op
 from headrace.core.errors import EngineFault, EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.encoder import EncoderSpec, Int64
+from headrace.executor.engines.loading import not_loaded
 from headrace.executor.engines.protocol import Float32
 from headrace.models.repository import ModelEntry
 
@@ -43,9 +44,7 @@ class OpenVinoEncoder:
                 },
             )
         except RuntimeError as error:
-            raise EngineNotReady(
-                f"model {entry.info.name}: OpenVINO cannot load {entry.graph.name}: {error}"
-            ) from error
+            raise not_loaded("OpenVINO", entry, error) from error
         shape = compiled.outputs[0].get_partial_shape()
         if shape[-1].is_dynamic:
             raise EngineNotReady(f"model {entry.info.name}: the size of its output is not fixed")
