@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from opentelemetry.trace import SpanContext
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -85,6 +86,7 @@ class Metrics:
             yield ""
             return
         host, _, port = listen.rpartition(":")
+        disable_created_metrics()  # twice the series, for what Prometheus sees by itself
         self._loop = asyncio.get_running_loop()
         try:
             server, thread = start_http_server(int(port), host, self.registry)

@@ -118,21 +118,21 @@ REQUESTS_LOST = counter(
     "Requests whose executor was lost under them.",
     "See the executor's log and memory; the requests went elsewhere.",
 )
-SLOTS_RESERVED = gauge(
-    "slots_reserved",
+POOL_SLOTS_RESERVED = gauge(
+    "pool_slots_reserved",
     _SCHEDULER,
     "",
     "slots",
     "Slots promised on all executors.",
     "Near the total: add executors.",
 )
-SLOTS_TOTAL = gauge("slots_total", _SCHEDULER, "", "slots", "Slots of all executors.", "Nothing: capacity.")
-BLOCKS_RESERVED = gauge(
-    "blocks_reserved",
+POOL_SLOTS = gauge("pool_slots", _SCHEDULER, "", "slots", "Slots of all executors.", "Nothing: capacity.")
+POOL_BLOCKS_RESERVED = gauge(
+    "pool_blocks_reserved",
     _SCHEDULER,
     "",
     "blocks",
     "KV blocks promised on all executors.",
     "Near the total: more KV memory.",
 )
-BLOCKS_TOTAL = gauge("blocks_total", _SCHEDULER, "", "blocks", "KV blocks of all executors.", "Nothing: capacity.")
+POOL_BLOCKS = gauge("pool_blocks", _SCHEDULER, "", "blocks", "KV blocks of all executors.", "Nothing: capacity.")
