@@ -26,6 +26,7 @@ from headrace.executor.step_reading import Stepped, StepReading, nobody
 log = logging.getLogger(__name__)
 
 _MOST_SAMPLES = 32
+_MAX_CONSECUTIVE_FAULTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,7 @@ class EncodeWorker:
     """Runs `encoder` for batches of up to `batch_rows` texts.
 
     `deliver(done)` is called from the worker's thread after each batch; `failed(error)` once if the loop must stop;
-    `stepped` is told of each forward. Use
-    as a context manager: leaving joins the thread.
+    `stepped` is told of each forward. Use as a context manager: leaving joins the thread.
     """
 
     def __init__(
@@ -75,6 +75,9 @@ class EncodeWorker:
         self._num_tokens = 0
         self._wake = threading.Event()
         self._stopping = False
+        self._faults: list[Exception] = []  # of the engine, in a row
+        self._door = threading.Lock()  # nobody comes in while the loop tells those inside that it stops
+        self._shut = False
         self._thread = threading.Thread(target=self._run, name="encode-loop", daemon=True)
 
     def __enter__(self) -> "EncodeWorker":
@@ -87,9 +90,12 @@ class EncodeWorker:
         self._thread.join()
 
     def submit(self, task: Task) -> None:
-        """Raises InvalidRequest where the model cannot do what the task asks."""
+        """Raises InvalidRequest where the model cannot do what the task asks, EngineFault once the loop has failed."""
         check(task, self.encoder)
-        self._inbox.append(task)
+        with self._door:
+            if self._shut:
+                raise EngineFault("the executor stops")
+            self._inbox.append(task)
         self._wake.set()
 
     def cancel(self, session: int, request_id: str | None = None) -> None:
@@ -135,6 +141,8 @@ class EncodeWorker:
                     self._running = tasks
                     self._deliver(self._encode(tasks))
                     self._running = []
+                    if len(self._faults) >= _MAX_CONSECUTIVE_FAULTS:
+                        raise self._faults[-1]
                 else:
                     self._wake.wait(self._gathering.wait_s(time.monotonic()))
         except Exception as error:
@@ -152,20 +160,24 @@ class EncodeWorker:
                         self._deliver([Done(task, error=error) for task in cancelled])
 
     def _encode(self, tasks: Sequence[Task]) -> list[Done]:
-        """A batch's texts, those of one padded length together."""
+        """A batch's texts, those of one padded length together. A forward that fails takes its own texts only."""
         now, began_ns = time.monotonic(), time.time_ns()
-        late = [task for task in tasks if task.deadline is not None and task.deadline <= now]
+        missed = DeadlineMissed("the deadline passed while queued")
+        failed = [Done(task, error=missed) for task in tasks if task.deadline is not None and task.deadline <= now]
         groups: dict[int, list[Task]] = {}
         for task in tasks:
             if task.deadline is None or task.deadline > now:
                 length = padded_length(len(task.token_ids), self.encoder.spec.context_tokens)
                 groups.setdefault(length, []).append(task)
-        values = [
-            (task, length, answer)
-            for length, rows in sorted(groups.items())
-            for start in range(0, len(rows), self._batch_rows)
-            for task, answer in self._forward(rows[start : start + self._batch_rows], length)
-        ]
+        values: list[tuple[Task, int, Float32]] = []
+        for length, rows in sorted(groups.items()):
+            for start in range(0, len(rows), self._batch_rows):
+                members = rows[start : start + self._batch_rows]
+                try:
+                    values += [(task, length, answer) for task, answer in self._forward(members, length)]
+                    self._faults.clear()
+                except Exception as error:
+                    failed += self._fail(members, error)
         num_tokens = sum(len(task.token_ids) for task, _, _ in values)
         batch = Batch(
             batch_id=tasks[0].batch_id,
@@ -175,10 +187,15 @@ class EncodeWorker:
             num_tokens=num_tokens,
             padding_tokens=sum(length for _, length, _ in values) - num_tokens,
         )
-        missed = DeadlineMissed("the deadline passed while queued")
-        return [Done(task, answer, batch=batch, padded_tokens=length) for task, length, answer in values] + [
-            Done(task, error=missed) for task in late
-        ]
+        return [Done(task, answer, batch=batch, padded_tokens=length) for task, length, answer in values] + failed
+
+    def _fail(self, tasks: Sequence[Task], error: Exception) -> list[Done]:
+        """The engine failed: these texts do, the others go on. Again and again: the loop stops after this batch."""
+        incident = secrets.token_hex(6)
+        log.error("engine fault, incident %s", incident, exc_info=error)
+        self._faults.append(error)
+        fault = EngineFault(f"engine fault, incident {incident}")
+        return [Done(task, error=fault) for task in tasks]
 
     def _forward(self, tasks: Sequence[Task], length: int) -> list[tuple[Task, Float32]]:
         token_ids, token_types, mask = (np.zeros((len(tasks), length), np.int64) for _ in range(3))
@@ -215,7 +232,11 @@ class EncodeWorker:
         incident = secrets.token_hex(6)
         log.error("the encode loop stops, incident %s", incident, exc_info=error)
         fault = EngineFault(f"the executor stops, incident {incident}")
-        left = [*self._running, *(message for message in self._inbox if isinstance(message, Task))]
+        with self._door:
+            self._shut = True
+            left = [*self._running, *(message for message in self._inbox if isinstance(message, Task))]
+            self._inbox.clear()
+            self._running = []
         while (tasks := self._gathering.take(float("inf"))) is not None:
             left += tasks
         self._deliver([Done(task, error=fault) for task in left])

@@ -30,12 +30,13 @@ class Sums:
         self.go = threading.Event()
         self.go.set()
         self.breaks = False
+        self.breaks_at = 0  # rows of this length
 
     def forward(self, token_ids: Int64, token_types: Int64, mask: Int64) -> Float32:
         self.shapes.append(token_ids.shape)
         self.entered.set()
         assert self.go.wait(WAIT_S)
-        if self.breaks:
+        if self.breaks or token_ids.shape[1] == self.breaks_at:
             raise EngineFault("broken on purpose")
         return np.stack([token_ids, token_types], axis=2).astype(np.float32)
 
@@ -48,6 +49,7 @@ class Bench:
     def __init__(self, straggler_s: float = 0.01, batch_rows: int = 4) -> None:
         self.encoder = Sums()
         self.dones: list[Done] = []
+        self._news: list[Done] = []
         self.failures: list[Exception] = []
         self._changed = threading.Condition()
         self.worker = EncodeWorker(
@@ -57,6 +59,7 @@ class Bench:
     def _deliver(self, dones: Sequence[Done]) -> None:
         with self._changed:
             self.dones += dones
+            self._news += dones
             self._changed.notify_all()
 
     def _fail(self, error: Exception) -> None:
@@ -70,6 +73,14 @@ class Bench:
                 lambda: len(self.dones) >= num_dones and len(self.failures) >= num_failures, WAIT_S
             )
         return {done.task.request_id: done for done in self.dones}
+
+    def until_told(self, name: str) -> Done:
+        """Waits for the text and forgets that it was told, so that the name can come again."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(done.task.request_id == name for done in self._news), WAIT_S)
+            done = next(done for done in self._news if done.task.request_id == name)
+            self._news.remove(done)
+            return done
 
 
 def task(name: str, token_ids: Sequence[int] = (1, 2, 3), batch_id: str = "b", batch_size: int = 1) -> Task:
@@ -148,20 +159,54 @@ def test_a_text_whose_deadline_has_passed_is_not_computed():
     assert bench.encoder.shapes == [(1, 8)]
 
 
-def test_a_failing_engine_fails_all_and_stops_the_loop():
+def test_a_forward_that_fails_fails_its_texts_only_and_the_loop_goes_on():
+    bench = Bench()
+    with bench.worker as worker:
+        for _ in range(4):  # never three in a row
+            bench.encoder.breaks = True
+            for name in ("one", "two"):
+                worker.submit(task(name))
+                bench.until_told(name)
+            bench.encoder.breaks = False
+            worker.submit(task("well"))
+            assert bench.until_told("well").error is None
+        assert worker.status().num_running == 0
+    assert [type(done.error) for done in bench.dones] == [EngineFault, EngineFault, type(None)] * 4
+    assert not bench.failures
+
+
+def test_of_a_batch_the_forward_that_fails_takes_no_other_with_it():
+    bench = Bench(straggler_s=WAIT_S)
+    bench.encoder.breaks_at = 24
+    with bench.worker as worker:
+        worker.submit(task("short", batch_size=2))
+        worker.submit(task("long", [9] * 20, batch_size=2))
+        dones = bench.until(2)
+    assert dones["short"].error is None
+    assert isinstance(dones["long"].error, EngineFault)
+    assert dones["short"].batch is not None
+    assert dones["short"].batch.num_texts == 1
+
+
+def test_an_engine_that_fails_three_times_in_a_row_stops_the_loop_and_all_are_told():
     bench = Bench(straggler_s=WAIT_S)
     bench.encoder.breaks = True
-    bench.encoder.go.clear()
     with bench.worker as worker:
+        for name in ("first", "second"):
+            worker.submit(task(name))
+            bench.until_told(name)
+        bench.encoder.entered.clear()
+        bench.encoder.go.clear()
         worker.submit(task("running"))
         assert bench.encoder.entered.wait(WAIT_S)
         worker.submit(task("gathering", batch_id="c", batch_size=2))
         bench.encoder.go.set()
-        dones = bench.until(2, num_failures=1)
-    assert {name: type(done.error) for name, done in dones.items()} == {
-        "running": EngineFault,
-        "gathering": EngineFault,
-    }
+        dones = bench.until(4, num_failures=1)
+        with pytest.raises(EngineFault):
+            worker.submit(task("after"))
+        assert worker.status().num_running == 0
+    assert {type(done.error) for done in dones.values()} == {EngineFault}
+    assert dones.keys() == {"first", "second", "running", "gathering"}
 
 
 @pytest.mark.parametrize(
