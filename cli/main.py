@@ -3,6 +3,7 @@
 A fault of the caller's or of the suite's is one line on standard error and exit code 1, never a traceback.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version as version_of
@@ -10,6 +11,9 @@ from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+# Nothing of ours forks once gRPC runs, but a library may start a program: gRPC would prepare for it, and write a line.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 COMMANDS = {
     "up": "headrace.cli.up:up",
