@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 # Nothing of ours forks once gRPC runs, but a library may start a program: gRPC would prepare for it, and write a line.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong there is told by our errors, in one line
 
 COMMANDS = {
     "up": "headrace.cli.up:up",
