@@ -82,6 +82,7 @@ class GatewaySettings(_Section):
     max_queued_tokens: int = Field(4_000_000, ge=1, description="prompt and answer tokens admitted at once")
     max_queued_bytes: int = Field(256 * 2**20, ge=1, description="request bytes admitted at once")
     max_buffered_frames: int = Field(256, ge=1, description="frames kept for a slow reader before they are merged")
+    max_failovers: int = Field(3, ge=0, description="how often a request goes on elsewhere after its executor was lost")
     tokenizer_threads: int = Field(2, ge=1, le=64)
 
 

@@ -14,6 +14,9 @@ EXECUTOR_DECODE = "executor.decode"
 EXECUTOR_ENCODE = "executor.encode"
 EXECUTOR_BATCH = "executor.batch"
 
+# events
+FAILOVER = "failover"
+
 # attributes of the OpenTelemetry GenAI conventions
 GENAI_OPERATION = "gen_ai.operation.name"
 GENAI_MODEL = "gen_ai.request.model"
@@ -58,4 +61,6 @@ BATCH_CLASSES = "headrace.batch.classes"
 NUM_TEXTS = "headrace.num_texts"
 PADDED_TOKENS = "headrace.padded_tokens"
 NUM_STEPS = "headrace.num_steps"
+REPLAYED_TOKENS = "headrace.replayed_tokens"  # of an answer that another executor had begun
+FAILOVER_REASON = "headrace.failover.reason"
 NUM_CHUNKS = "headrace.num_chunks"

@@ -52,8 +52,9 @@ class Sequence:
     """`token_ids` [capacity] holds prompt and answer, the first `num_tokens` of them valid; `past` are in the KV.
 
     `for_forks` are the blocks of answers that begin where the prompt ends: new ones, the indices `to_fork`, or
-    `replayed` ones, whose KV was `dropped` here or lost elsewhere. `digests` are the hashes of its full blocks as far as known, for the cache, from where `cached_tokens` of
-    the prompt came; `prefixes` are the prompt's hashes as the scheduler knows them, once asked for.
+    `replayed` ones, whose KV was `dropped` here or lost elsewhere. `digests` are the hashes of its full blocks as far
+    as known, for the cache, from where `cached_tokens` of the prompt came; `prefixes` are the prompt's hashes as the
+    scheduler knows them, once asked for.
     """
 
     job: Job

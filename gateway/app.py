@@ -13,9 +13,11 @@ from headrace.chassis.config import Settings
 from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle, serve
 from headrace.gateway.admission import Admission
+from headrace.gateway.background import Background
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
+from headrace.gateway.results.opening import open_store
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import Screener, ScreenGate
 from headrace.gateway.servicer import GatewayService, InUse
@@ -50,11 +52,16 @@ async def start(
         if handle is not None:
             await handle.set_ready(up)
 
-    async with asyncio.TaskGroup() as tasks:
+    async with open_store(settings.results, settings.models.home) as store, asyncio.TaskGroup() as tasks:
         scheduler = SchedulerLink(
-            settings.gateway.scheduler, settings.transport, f"gateway-{secrets.token_hex(4)}", report
+            settings.gateway.scheduler,
+            settings.transport,
+            f"gateway-{secrets.token_hex(4)}",
+            report,
+            lambda executor_id, lease_s: executors.suspect(executor_id, lease_s),
         )
         executors = ExecutorPool(tasks, settings.transport, scheduler.release)
+        background = Background(tasks, store, settings.results, executors.demote)
         service = GatewayService(
             tracer,
             meters,
@@ -65,6 +72,9 @@ async def start(
             executors,
             ScreenGate(settings.screen, screener, texts),
             settings.gateway.max_buffered_frames,
+            settings.gateway.max_failovers,
+            background,
+            settings.sla,
         )
         meters.watch(
             settings.gateway,
@@ -85,5 +95,7 @@ async def start(
                 yield GatewayHandle(server.address, server.health, server.services, service.in_use)
             finally:
                 handle = None  # leaving: never ready again
+                leave_by = asyncio.get_running_loop().time() + settings.transport.drain_s
+        await background.drain(leave_by)
         submitting.cancel()
         executors.close()

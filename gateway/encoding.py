@@ -78,6 +78,14 @@ class EncodingRelay:
             self._error = error
             self._wake.set()
 
+    def decline(self, error: HeadraceError) -> None:
+        """The scheduler has no place for it."""
+        self.fail(error)
+
+    def lose(self, error: HeadraceError) -> None:
+        """The executor is gone."""
+        self.fail(error)
+
     async def placement(self) -> Placement:
         """Waits until placed. Raises what failed the text."""
         while self.served_by is None:

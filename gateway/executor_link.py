@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 IDLE_S = 60.0
 """A stream with no request for this long is closed."""
 
+RETURN_S = 30.0
+"""How long requests wait for a lost executor to come back where no other serves their model."""
+
 _FINISH_REASONS: frozenset[int] = frozenset(FinishReason)
 
 
@@ -50,8 +53,12 @@ class ExecutorLink:
         self._ended = ended
         self._outbox: Outbox[pb.ExecuteRequest] = Outbox(transport.max_message_bytes)
         self._running: dict[str, Relay | EncodingRelay] = {}
+        self._heard = asyncio.get_running_loop().time()
+        self.executor_id = ""
+        self._task: asyncio.Task[None] | None = None
         self._rest = asyncio.get_running_loop().call_later(idle_s, self._retire)
         self.served: set[str] = set()
+        self.retired = False
 
     @property
     def num_running(self) -> int:
@@ -67,6 +74,7 @@ class ExecutorLink:
         """Starts; if the block ends before the executor is done with it, the executor is told so without a wait, or
         the scheduler where the start has not gone out."""
         wire_id, loop = relay.generation.wire_id, asyncio.get_running_loop()
+        self.executor_id = placement.executor_id
         start = _request(relay.generation, placement, loop.time())
         self._rest.cancel()
         self._running[wire_id] = relay
@@ -82,8 +90,25 @@ class ExecutorLink:
                 if not self._running:
                     self._rest = loop.call_later(self._idle_s, self._retire)
 
+    def demote(self, wire_id: str) -> None:
+        """The executor is told where the request runs here."""
+        if wire_id in self._running:
+            self._outbox.put(pb.ExecuteRequest(demoted_request_ids=[wire_id]))
+
+    def suspect(self, lease_s: float) -> None:
+        """The scheduler hears nothing from the executor. Where nothing comes here either, for a lease since the last
+        frame, it is lost: should it return, it finds its stream closed and its requests elsewhere."""
+        heard = self._heard
+
+        def decide() -> None:
+            if self._heard == heard and self._task is not None:
+                self._task.cancel()
+
+        asyncio.get_running_loop().call_at(heard + lease_s, decide)
+
     async def run(self) -> None:
-        """Keeps the stream until it is lost or idle; then fails what still runs here."""
+        """Keeps the stream until it is lost or idle; then what still runs here loses its executor."""
+        self._task = asyncio.current_task()
         try:
             async with open_channel(self.address, self._transport) as channel:
                 await exchange(ExecutorServiceStub(channel).Execute(), self._outbox, self._receive)
@@ -93,7 +118,7 @@ class ExecutorLink:
             if self._running:
                 log.warning("lost the executor at %s with %d requests", self.address, len(self._running))
             for wire_id, relay in self._running.items():
-                relay.fail(Unavailable(f"the executor at {self.address} was lost"))
+                relay.lose(Unavailable(f"the executor at {self.address} was lost"))
                 self._release(wire_id)
             self._running.clear()
             for part in self._outbox.take_back():
@@ -101,10 +126,12 @@ class ExecutorLink:
                     self._release(wire_id)
 
     def _retire(self) -> None:
+        self.retired = True
         self._ended(self)
         self._outbox.close()
 
     def _receive(self, frame: pb.ExecuteResponse) -> None:
+        self._heard = asyncio.get_running_loop().time()
         for member in frame.outputs:
             relay = self._running.get(member.request_id)
             if relay is None:
@@ -156,6 +183,7 @@ class ExecutorPool:
         self._release = release
         self._idle_s = idle_s
         self._links: dict[str, tuple[ExecutorLink, asyncio.Task[None]]] = {}
+        self._lost_at: dict[str, float] = {}
 
     @property
     def num_links(self) -> int:
@@ -173,6 +201,17 @@ class ExecutorPool:
         """An executor that is linked now has answered for this model."""
         return any(model in link.served for link, _ in self._links.values())
 
+    def may_return(self, model: str) -> bool:
+        """An executor that answered for this model has been lost lately."""
+        lost_at = self._lost_at.get(model)
+        return lost_at is not None and asyncio.get_running_loop().time() - lost_at < RETURN_S
+
+    def suspect(self, executor_id: str, lease_s: float) -> None:
+        """The scheduler has not heard of this executor for its lease."""
+        for link, _ in self._links.values():
+            if link.executor_id == executor_id:
+                link.suspect(lease_s)
+
     def link(self, address: str) -> ExecutorLink:
         """The open link, or a new one. Starts its first request in the same breath: a link may close at any wait."""
         if address not in self._links:
@@ -180,7 +219,15 @@ class ExecutorPool:
             self._links[address] = link, self._tasks.create_task(link.run(), name=f"execute {address}")
         return self._links[address][0]
 
+    def demote(self, relay: Relay) -> None:
+        """The request goes on at batch priority, here and wherever it may go."""
+        relay.demote()
+        for link, _ in self._links.values():
+            link.demote(relay.generation.wire_id)
+
     def _ended(self, link: ExecutorLink) -> None:
+        if not link.retired:
+            self._lost_at |= dict.fromkeys(link.served, asyncio.get_running_loop().time())
         if self._links.get(link.address, (None,))[0] is link:
             del self._links[link.address]
 
@@ -221,6 +268,8 @@ def _start(generation: Generation, placement: Placement, now: float) -> pb.Start
         model=generation.model.name,
         precision=int(placement.precision),  # type: ignore[arg-type]
         token_ids=generation.token_ids.astype("<u4", copy=False).tobytes(),
+        answer_token_ids=generation.answer_token_ids,
+        ended_answers=generation.ended_answers,
         sampling=_sampling(generation.sampling),
         priority=int(generation.qos),
         deadline_ms=left_ms(generation.deadline, now),

@@ -38,7 +38,9 @@ class Generation:
     """What goes to the scheduler (numbers) and to an executor (payload).
 
     `wire_id` names it inside: unlike the caller's `request_id` it is never used twice, so late frames of an earlier
-    request of the same name cannot meet this one. `deadline` is on the event loop's clock, None for none.
+    request of the same name cannot meet this one. `deadline` is on the event loop's clock, None for none. What a lost
+    executor has sent comes along: each answer's tokens (little-endian uint32), which answers have ended, and how many
+    tokens the shortest of the others has.
     """
 
     request_id: str
@@ -51,6 +53,13 @@ class Generation:
     tenant: str
     deadline: float | None
     trace: SpanContext
+    answer_token_ids: tuple[bytes, ...] = ()
+    ended_answers: tuple[int, ...] = ()
+    known_tokens: int = 0
+
+    @property
+    def num_open_answers(self) -> int:
+        return self.sampling.n - len(self.ended_answers)
 
 
 def left_ms(deadline: float | None, now: float) -> int:
@@ -105,7 +114,8 @@ class Piece:
 
 
 class State(Enum):
-    """Where a request stands. QUEUED -> RUNNING -> ENDED, or ENDED from anywhere by a failure."""
+    """Where a request stands. QUEUED -> RUNNING -> ENDED, back to QUEUED where its executor is lost, or ENDED from
+    anywhere by a failure."""
 
     QUEUED = auto()
     RUNNING = auto()

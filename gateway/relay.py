@@ -6,9 +6,10 @@ out. What gathers while the caller reads slowly is merged, so a request never ho
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
-from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError
-from headrace.core.request import FinishReason
+from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError, Unavailable
+from headrace.core.request import FinishReason, Precision, QosClass
 from headrace.gateway.answer import TOKEN_BYTES, Answer
 from headrace.gateway.generation import Generation, Output, Piece, Placement, State, Usage
 
@@ -42,14 +43,28 @@ def _joined(group: Sequence[Output]) -> Output:
 
 
 class Relay:
-    """State of one request: QUEUED until placed, RUNNING until every answer has ended, or ENDED by `error`."""
+    """State of one request: QUEUED until placed, RUNNING until every answer has ended, or ENDED by `error`.
 
-    def __init__(self, generation: Generation, answers: Sequence[Answer], max_buffered_frames: int) -> None:
+    Where its executor is lost it is QUEUED again under a new wire id with the tokens that have come, up to
+    `max_failovers` times; `num_failovers` counts them and `lost_by` is why it last happened.
+    """
+
+    def __init__(
+        self, generation: Generation, answers: Sequence[Answer], max_buffered_frames: int, max_failovers: int = 0
+    ) -> None:
         self.generation = generation
         self.answers = answers
         self.state = State.QUEUED
         self.error: HeadraceError | None = None
         self.served_by: Placement | None = None
+        self.num_failovers = 0
+        self.lost_by: HeadraceError | None = None
+        self._max_failovers = max_failovers
+        self._first_wire_id = generation.wire_id
+        self._received = [bytearray() for _ in answers]
+        self._declined: HeadraceError | None = None
+        self._precision: Precision | None = None
+        self._moved = asyncio.Event()
         self._max_buffered_frames = max_buffered_frames
         self._inbox: list[Output] = []
         self._wake = asyncio.Event()
@@ -57,6 +72,10 @@ class Relay:
         self._refused = False
         self._first = True
         self._cached_prompt_tokens = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.state is State.ENDED
 
     @property
     def executor_done(self) -> bool:
@@ -78,9 +97,44 @@ class Relay:
         if self.state is not State.QUEUED:
             return False
         self.served_by = placement
-        self.state = State.RUNNING
-        self._wake.set()
+        if self._precision is None:
+            self._precision = placement.precision
+        self._to(State.RUNNING)
         return True
+
+    def decline(self, error: HeadraceError) -> None:
+        """The scheduler has no place for it: `placement` raises, and what that means is for its caller to say."""
+        self._declined = error
+        self._moved.set()
+
+    def lose(self, error: HeadraceError) -> None:
+        """The executor is gone: the request waits for another, or ends where it has done so often enough."""
+        if self.state is not State.RUNNING:
+            return
+        self._unfinished -= {index for index, answer in enumerate(self.answers) if answer.finish}
+        if not self._unfinished:
+            return  # all of it is here
+        if self.num_failovers == self._max_failovers:
+            self.fail(error)
+            return
+        self.num_failovers += 1
+        self.lost_by = error
+        served = self.served_by.precision if self.served_by else Precision.ANY
+        self.generation = replace(
+            self.generation,
+            wire_id=f"{self._first_wire_id}.{self.num_failovers}",
+            precision=served or self.generation.precision,  # another one would not give the same answer
+            answer_token_ids=tuple(bytes(each) for each in self._received),
+            ended_answers=tuple(sorted(set(range(len(self.answers))) - self._unfinished)),
+            known_tokens=min(len(self._received[index]) for index in self._unfinished) // TOKEN_BYTES,
+        )
+        self.served_by = None
+        self._to(State.QUEUED)
+
+    def _to(self, state: State) -> None:
+        self.state = state
+        self._wake.set()
+        self._moved.set()
 
     def output(self, output: Output) -> None:
         """Takes one answer's new tokens."""
@@ -91,6 +145,7 @@ class Relay:
             self._unfinished.discard(output.index)
         if self.state is State.ENDED:
             return
+        self._received[output.index] += output.token_ids
         if output.cached_prompt_tokens > self._cached_prompt_tokens:
             self._cached_prompt_tokens = output.cached_prompt_tokens
         self._inbox.append(output)
@@ -109,25 +164,40 @@ class Relay:
     def _end(self, error: HeadraceError) -> None:
         if self.state is not State.ENDED:
             self.error = error
-            self.state = State.ENDED
-            self._wake.set()
+            self._to(State.ENDED)
 
     def refused(self, error: HeadraceError) -> None:
-        """The executor failed it: nothing is left to cancel there."""
+        """The executor failed it: nothing is left to cancel there. One that was leaving counts as lost."""
+        if isinstance(error, Unavailable):
+            self.lose(error)
+            return
         self._refused = True
         self.fail(error)
+
+    def demote(self) -> None:
+        """Nobody waits for it now: wherever it is placed from here on, it goes at batch priority."""
+        self.generation = replace(self.generation, qos=QosClass.BATCH)
 
     def expire(self) -> None:
         self.fail(deadline_missed(self.num_tokens))
 
     async def placement(self) -> Placement:
-        """Waits until placed. Raises what failed the request."""
+        """Waits until placed. Raises what failed the request, or why the scheduler declined it."""
         while self.served_by is None:
             if self.error:
                 raise self.error
-            await self._wake.wait()
-            self._wake.clear()
+            if self._declined:
+                declined, self._declined = self._declined, None
+                raise declined
+            await self._moved.wait()
+            self._moved.clear()
         return self.served_by
+
+    async def left(self) -> None:
+        """Waits until the request, once placed, has ended or lost its executor."""
+        while self.state is State.RUNNING:
+            await self._moved.wait()
+            self._moved.clear()
 
     async def pieces(self) -> list[Piece]:
         """Waits for tokens; one piece for each answer that has new ones. [] once all have ended.
@@ -158,10 +228,10 @@ class Relay:
         pieces = [piece for piece in pieces if piece.token_ids or piece.text or piece.finish]
         if not pieces:
             return pieces
-        if self._first and self.served_by:
-            self._first, pieces[0].precision = False, self.served_by.precision
+        if self._first and self._precision is not None:
+            self._first, pieces[0].precision = False, self._precision
         if self.error is None and all(answer.finish for answer in self.answers):
-            self.state = State.ENDED
+            self._to(State.ENDED)
             pieces[-1].usage = self.usage
         return pieces
 

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from opentelemetry.trace import Tracer
 
 from headrace.chassis import signals
+from headrace.core.errors import HeadraceError
 from headrace.core.screening import ScreenPolicy, Verdict
 from headrace.gateway.call_span import CallSpan
 from headrace.gateway.generation import Generation, Prompt, Wish
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.relay import Relay
+from headrace.gateway.sla import Sla
 
 
 class RequestSpan(CallSpan):
@@ -66,6 +68,28 @@ class RequestSpan(CallSpan):
                 signals.PROMPT_TOKENS: len(generation.token_ids),
             }
         )
+
+    def lost(self, error: HeadraceError) -> None:
+        """The executor was lost; the request goes on elsewhere with the tokens that it has."""
+        relay = self._relay
+        self._span.add_event(
+            signals.FAILOVER,
+            {
+                signals.ERROR_TYPE: error.reason,
+                signals.FAILOVER_REASON: error.message,
+                signals.GENAI_OUTPUT_TOKENS: relay.num_tokens if relay else 0,
+            },
+        )
+
+    def promised(self, sla: Sla) -> None:
+        """0 where nothing is."""
+        self._span.set_attributes({signals.SLA_FIRST_TOKEN_MS: sla.first_token_ms, signals.SLA_TOTAL_MS: sla.total_ms})
+
+    def sla_missed(self, promise: str, outcome: str, handle: str = "") -> None:
+        """Which, and what became of it; the handle of what goes on after the call."""
+        self._span.set_attributes({signals.SLA_MISSED: promise, signals.SLA_OUTCOME: outcome})
+        if handle:
+            self._span.set_attribute(signals.RESULT_HANDLE, handle)
 
     def progressed(self) -> None:
         """Pieces are about to go out."""

@@ -37,15 +37,22 @@ Waiting = Relay | EncodingRelay
 
 
 class SchedulerLink:
-    """`run` keeps the stream; `on_change` is told when it is up (True) and when it is lost (False)."""
+    """`run` keeps the stream; `on_change` is told when it is up (True) and when it is lost (False), `on_silent` of
+    executors (id, lease in seconds) that the scheduler has not heard of for their lease."""
 
     def __init__(
-        self, address: str, transport: TransportSettings, gateway_id: str, on_change: Callable[[bool], Awaitable[None]]
+        self,
+        address: str,
+        transport: TransportSettings,
+        gateway_id: str,
+        on_change: Callable[[bool], Awaitable[None]],
+        on_silent: Callable[[str, float], None] = lambda executor_id, lease_s: None,
     ) -> None:
         self._address = address
         self._transport = transport
         self._gateway_id = gateway_id
         self._on_change = on_change
+        self._on_silent = on_silent
         self._outbox: Outbox[pb.SubmitRequest] = Outbox(transport.max_message_bytes)
         self._waiting: dict[str, Waiting] = {}
         self._submissions: dict[str, pb.SubmitRequest] = {}
@@ -127,7 +134,9 @@ class SchedulerLink:
         for refusal in frame.refusals:
             relay = self._waiting.pop(refusal.request_id, None)
             if relay is not None:
-                relay.fail(from_fault(refusal.fault))
+                relay.decline(from_fault(refusal.fault))
+        for silent in frame.silent_executors:
+            self._on_silent(silent.executor_id, silent.lease_ms / 1000)
 
 
 def _submission(generation: Generation | Encoding, now: float) -> pb.Submission:
@@ -139,10 +148,11 @@ def _submission(generation: Generation | Encoding, now: float) -> pb.Submission:
         tenant=generation.tenant,
         prompt_tokens=len(generation.token_ids),
         max_output_tokens=sampling.max_tokens if sampling else 0,
-        n=sampling.n if sampling else 1,
+        n=generation.num_open_answers if isinstance(generation, Generation) else 1,
         precision=int(generation.precision),  # type: ignore[arg-type]
         deadline_ms=left_ms(generation.deadline, now),
         trace=to_frame(generation.trace),
+        answer_tokens=generation.known_tokens if isinstance(generation, Generation) else 0,
         prefix_hashes=prefix_hashes(generation.model.name, generation.token_ids.astype("<u4", copy=False).tobytes()),
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,9 +14,23 @@ from opentelemetry.trace import Tracer
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.chassis import signals
-from headrace.gateway.admission import Admission
+from headrace.chassis.config import SlaSettings
+from headrace.core.request import QosClass
+from headrace.gateway.admission import Admission, Permit
 from headrace.gateway.answer import Answer
-from headrace.gateway.codec import decode, encode, encode_model, fit, request_id_of, tenant
+from headrace.gateway.attempts import attempts
+from headrace.gateway.background import Background, Run
+from headrace.gateway.codec import (
+    decode,
+    encode,
+    encode_model,
+    encode_result,
+    fit,
+    request_id_of,
+    sla_of,
+    tenant,
+    unpack,
+)
 from headrace.gateway.encoding_call import Encoded, EncodingCalls
 from headrace.gateway.encoding_codec import (
     EncodeWish,
@@ -27,14 +42,15 @@ from headrace.gateway.encoding_codec import (
     encode_rerank,
 )
 from headrace.gateway.executor_link import ExecutorPool
-from headrace.gateway.generation import Generation, State
+from headrace.gateway.generation import Generation, Piece
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.preparation import prepare
 from headrace.gateway.relay import Relay
-from headrace.gateway.request_span import request_span
+from headrace.gateway.request_span import RequestSpan, request_span
 from headrace.gateway.scheduler_link import SchedulerLink
-from headrace.gateway.screen_gate import ScreenGate
+from headrace.gateway.screen_gate import ScreenGate, Screening
+from headrace.gateway.sla_stream import until_sla
 
 DEADLINE_MARGIN_S = 0.05
 DEADLINE_MARGIN_SHARE = 0.1
@@ -68,6 +84,9 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         executors: ExecutorPool,
         gate: ScreenGate,
         max_buffered_frames: int,
+        max_failovers: int,
+        background: Background,
+        sla: SlaSettings,
     ) -> None:
         self._tracer = tracer
         self._meters = meters
@@ -78,6 +97,9 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._executors = executors
         self._gate = gate
         self._max_buffered_frames = max_buffered_frames
+        self._max_failovers = max_failovers
+        self._background = background
+        self._sla = sla
         self._encodings = EncodingCalls(tracer, meters, preparer, admission, scheduler, executors)
 
     def in_use(self) -> InUse:
@@ -102,6 +124,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         with ExitStack() as held:
             context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]
             metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
+            arrived = asyncio.get_running_loop().time()
             deadline = _deadline(context.time_remaining())
             span = held.enter_context(request_span(self._tracer, self._meters, metadata))
             request_id = request_id_of(request)
@@ -110,43 +133,89 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             wish = decode(request, request_id, self._texts)
             caller = tenant(metadata)
             span.decoded(wish, caller, deadline)
+            sla = sla_of(request, wish.qos, self._sla)
             held.enter_context(self._admission.claim(wish.request_id))
             screening = held.enter_context(self._gate.screening(wish, caller, span))
-            token_ids = await prepare(self._preparer, wish, span.parent, deadline)
-            sampling = fit(wish, len(token_ids))
-            permit.correct(len(token_ids) + sampling.n * sampling.max_tokens)
-            generation = Generation(
-                request_id=wish.request_id,
-                wire_id=f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id,
-                model=wish.model,
-                token_ids=token_ids,
-                sampling=sampling,
-                qos=wish.qos,
-                precision=wish.precision,
-                tenant=caller,
-                deadline=deadline,
-                trace=span.context,
-            )
-            relay = Relay(generation, self._answers(generation), self._max_buffered_frames)
-            span.submitted(relay, generation)
-            screening.guards(relay)
-            if deadline is not None:
-                timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
-                held.callback(timer.cancel)
-            placement = await self._scheduler.placement(relay)
-            running = held.enter_context(ExitStack())
-            running.enter_context(self._executors.link(placement.address).running(relay, placement))
-            span.placed(placement)
-            while pieces := await relay.pieces():
-                await screening.passed(deadline)
-                span.progressed()
-                if relay.state is State.ENDED:
-                    running.close()  # the executor need not wait for a slow reader
-                for piece in pieces:
-                    if piece.usage is not None:
-                        piece.screen = await screening.finding()
+            drawn = f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id
+            run = Run(wish, caller, drawn)
+            if sla is None:
+                async for piece in self._pieces(run, span, permit, screening, deadline, held):
                     yield encode(wish.request_id, piece)
-            span.finished()
+                return
+            span.promised(sla)
+            latest, its = self._background.latest(sla, arrived, deadline), held.pop_all()
+            self._background.start(run, self._pieces(run, span, permit, screening, latest, its), its)
+            held.callback(run.abandon)
+            async for response in until_sla(self._background, run, sla, arrived, deadline, span):
+                yield response
+
+    async def _pieces(
+        self,
+        run: Run,
+        span: RequestSpan,
+        permit: Permit,
+        screening: Screening,
+        deadline: float | None,
+        held: ExitStack,
+    ) -> AsyncIterator[Piece]:
+        """Makes the answers: prepares, waits for a place, and relays what comes; `held` keeps what that takes."""
+        wish = run.wish
+        token_ids = await prepare(self._preparer, wish, span.parent, deadline)
+        sampling = fit(wish, len(token_ids))
+        permit.correct(len(token_ids) + sampling.n * sampling.max_tokens)
+        generation = Generation(
+            request_id=wish.request_id,
+            wire_id=run.wire_id,
+            model=wish.model,
+            token_ids=token_ids,
+            sampling=sampling,
+            qos=QosClass.BATCH if run.kept else wish.qos,
+            precision=wish.precision,
+            tenant=run.tenant,
+            deadline=deadline,
+            trace=span.context,
+        )
+        relay = run.relay = Relay(
+            generation, self._answers(generation), self._max_buffered_frames, max_failovers=self._max_failovers
+        )
+        span.submitted(relay, generation)
+        screening.guards(relay)
+        if deadline is not None:
+            timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
+            held.callback(timer.cancel)
+        held.enter_context(attempts(relay, self._scheduler, self._executors, span.placed, span.lost))
+        while pieces := await relay.pieces():
+            await screening.passed(deadline)
+            span.progressed()
+            for piece in pieces:
+                if piece.usage is not None:
+                    piece.screen = await screening.finding()
+                yield piece
+        span.finished()
+
+    async def AttachResult(
+        self, request: pb.AttachResultRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.AttachResultResponse]:
+        """The pieces of an answer that went on, those to come too, and then what it failed with."""
+        caller, offset = tenant(tuple(context.invocation_metadata() or ())), request.offset
+        async for request_id, data in self._background.attach(caller, request.handle, offset):
+            offset += 1
+            yield pb.AttachResultResponse(piece=unpack(request_id, data), next_offset=offset)
+
+    async def CancelResult(
+        self, request: pb.CancelResultRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CancelResultResponse:
+        """Ends it and drops it."""
+        await self._background.cancel(tenant(tuple(context.invocation_metadata() or ())), request.handle)
+        return pb.CancelResultResponse()
+
+    async def ListResults(
+        self, request: pb.ListResultsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListResultsResponse:
+        """The tenant's, newest first."""
+        summaries = await self._background.list(tenant(tuple(context.invocation_metadata() or ())))
+        now_s = time.time()
+        return pb.ListResultsResponse(results=[encode_result(summary, now_s) for summary in summaries])
 
     async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.EmbedResponse:
         """One vector a text, in order."""

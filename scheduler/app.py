@@ -18,7 +18,7 @@ from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle, serve
 from headrace.chassis.telemetry import to_frame
 from headrace.scheduler.admin import SchedulerAdminService
-from headrace.scheduler.codec import to_placement, to_refusal
+from headrace.scheduler.codec import to_placement, to_refusal, to_silent
 from headrace.scheduler.dispatch import Gateways
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.membership import Members
@@ -82,7 +82,8 @@ class Scheduler:
             buckets=BucketRule(settings.buckets),
             precision_rules=settings.precision_rules,
         )
-        self.loop = SchedulerLoop(State(limits, epoch=secrets.token_hex(4)), self._carry_out)
+        self._state = State(limits, epoch=secrets.token_hex(4))
+        self.loop = SchedulerLoop(self._state, self._carry_out)
         self._gateways = Gateways(self.loop.post, max_frame_bytes)
         self._members = Members(self.loop.post, max_frame_bytes)
         self._meters = SchedulerMeters(metrics)
@@ -118,3 +119,4 @@ class Scheduler:
                 self._members.renew(executor_id, lease_s)
             case Dismiss(executor_id, refusal):
                 self._members.dismiss(executor_id, refusal.error())
+                self._gateways.tell(to_silent(executor_id, self._state.limits.lease_s))

@@ -33,13 +33,15 @@ def to_request(submission: pb.Submission, gateway_id: str, serial: int) -> Reque
         return InvalidRequest(f"{submission.qos_class} is no class", field="qos_class", limit="0..3")
     if precision is None:
         return InvalidRequest(f"{submission.precision} is no precision", field="precision", limit="0..4")
+    # one answer's known tokens are computed like a prompt's; several share only the prompt's memory
+    known_tokens = min(submission.answer_tokens, submission.max_output_tokens) if submission.n <= 1 else 0
     return Request(
         serial=serial,
         request_id=submission.request_id,
         gateway_id=gateway_id,
         model=submission.model,
-        prompt_tokens=submission.prompt_tokens,
-        max_output_tokens=submission.max_output_tokens,
+        prompt_tokens=submission.prompt_tokens + known_tokens,
+        max_output_tokens=submission.max_output_tokens - known_tokens,
         qos_class=qos_class,
         tenant=submission.tenant,
         n=submission.n or 1,
@@ -104,12 +106,18 @@ def to_refusal(request_id: str, error: HeadraceError) -> pb.Refusal:
     return pb.Refusal(request_id=request_id, fault=to_fault(error))
 
 
-def to_response(answers: Iterable[pb.Placement | pb.Refusal]) -> pb.SubmitResponse:
+def to_silent(executor_id: str, lease_s: float) -> pb.SilentExecutor:
+    return pb.SilentExecutor(executor_id=executor_id, lease_ms=round(lease_s * 1000))
+
+
+def to_response(answers: Iterable[pb.Placement | pb.Refusal | pb.SilentExecutor]) -> pb.SubmitResponse:
     """One frame with all that has gathered."""
     response = pb.SubmitResponse()
     for answer in answers:
         if isinstance(answer, pb.Placement):
             response.placements.append(answer)
+        elif isinstance(answer, pb.SilentExecutor):
+            response.silent_executors.append(answer)
         else:
             response.refusals.append(answer)
     return response

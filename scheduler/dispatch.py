@@ -8,7 +8,7 @@ from headrace.chassis.outbox import MAX_FRAME_BYTES, Outbox
 from headrace.core.errors import Cancelled, Draining, InvalidRequest
 from headrace.scheduler.policy.events import GatewayLost, Occurrence, Withdrawn
 
-Answer = pb.Placement | pb.Refusal
+Answer = pb.Placement | pb.Refusal | pb.SilentExecutor
 
 
 class Gateways:
@@ -45,6 +45,11 @@ class Gateways:
             outbox.put(answer)
         elif isinstance(answer, pb.Placement):
             self._post(Withdrawn(gateway_id, answer.request_id))
+
+    def tell(self, news: pb.SilentExecutor) -> None:
+        """To every gateway."""
+        for outbox in self._outboxes.values():
+            outbox.put(news)
 
     def close(self) -> None:
         """Ends every stream after what has gathered for it, and takes no more."""

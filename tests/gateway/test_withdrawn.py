@@ -89,7 +89,7 @@ async def test_a_caller_that_leaves_in_the_moment_of_its_placement(world, until,
 
 
 async def test_an_executor_that_nobody_reaches(world, until):
-    async with world() as w:
+    async with world(max_failovers=0) as w:
         w.scheduler.executors[0] = NOWHERE
         with pytest.raises(Unavailable):
             await w.client.generate("bytes", "x")
