@@ -1,10 +1,14 @@
-"""Replays arrivals through a bucketing rule, and accounts what a padded engine would compute. Time is arrivals."""
+"""Replays arrivals through a bucketing rule, or packs them, and accounts what a padded engine would compute.
+
+Time is arrivals.
+"""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from headrace.core.packing import FULL_WASTE, best_fill, computed_tokens
 from headrace.scheduler.policy.buckets import LengthBuckets
 from headrace.scheduler.policy.fill import Forming, powers_of_two
 
@@ -13,8 +17,8 @@ from headrace.scheduler.policy.fill import Forming, powers_of_two
 class Padding:
     """Tokens of all counted batches: the real ones, and what is computed for them under three accounts.
 
-    `members`: only rows that hold a request. `rows`: empty rows too, up to the next power of two. `full`: always as
-    many rows as the largest batch.
+    `members`: only rows that hold a request, one a row where nothing is packed. `rows`: empty rows too, up to the next
+    power of two. `full`: always as many rows as the largest batch.
     """
 
     real: int = 0
@@ -99,4 +103,49 @@ def replay(lengths: Sequence[int], rule: LengthBuckets, forming: Forming) -> Pad
             queues.clear()
             for one in waiting:
                 join(one, now)
+    return padding
+
+
+_LOOK_AGAIN = 1.05
+"""Growth of what waits after which a packed batch that was not full is tried again."""
+
+
+def replay_packed(lengths: Sequence[int], options: Sequence[int], forming: Forming, align: int) -> Padding:
+    """Several requests share a row, whatever their lengths; rows are as long as one of `options`, which ascend.
+
+    A batch goes when it is full (FULL_WASTE), or when the oldest that waits has waited for `forming.window` arrivals;
+    the oldest leads, the others follow in order while they fit. Load goes on after the end, as in `replay`.
+    """
+    padding, row_shapes = Padding(), powers_of_two(forming.batch)
+    waiting: list[_Waiting] = []
+    tokens, look_at = 0, 0.0
+    for now, length in enumerate(cycle(lengths)):
+        waiting.append(_Waiting(now, length))
+        tokens += length
+        while waiting:
+            late = now - waiting[0].arrival >= forming.window
+            row_tokens = next(option for option in options if option >= waiting[0].length)
+            if not late and tokens < max(look_at, forming.batch * row_tokens * (1 - FULL_WASTE)):
+                break
+            filled, waste = best_fill([each.length for each in waiting], options, forming.batch, align)
+            if not late and waste > FULL_WASTE:
+                look_at = tokens * _LOOK_AGAIN
+                break
+            places = {place for row in filled.rows for place in row}
+            if waiting[0].arrival < len(lengths):
+                computed = computed_tokens(filled, align, all_rows=False)
+                padding.real += filled.real_tokens
+                padding.members += computed
+                shape = next(shape for shape in row_shapes if shape >= len(filled.rows))
+                padding.rows += computed // len(filled.rows) * shape
+                padding.full += computed_tokens(filled, align, all_rows=True)
+                padding.num_batches += 1
+                padding.num_incomplete += waste > FULL_WASTE
+                padding.num_members += len(places)
+                arrivals = (waiting[place].arrival for place in places)
+                padding.waits += [now - arrival for arrival in arrivals if arrival < len(lengths)]
+            waiting = [each for place, each in enumerate(waiting) if place not in places]
+            tokens, look_at = tokens - filled.real_tokens, 0.0
+        if now >= len(lengths) - 1 and (not waiting or waiting[0].arrival >= len(lengths)):
+            break
     return padding

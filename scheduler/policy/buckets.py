@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.core.errors import InvalidRequest
+from headrace.core.packing import rounded_up
 from headrace.scheduler.policy.fill import Forming
-from headrace.scheduler.policy.length_histogram import Histogram, checked, rounded_up
+from headrace.scheduler.policy.length_histogram import Histogram, checked
 from headrace.scheduler.policy.partition import free_edges, optimal_edges, padded_tokens
 
 MAX_EDGES = 64

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from headrace.core.errors import InvalidRequest
+from headrace.core.packing import rounded_up
 
 MAX_CELLS = 512
 """Beyond it cells become wider, so that memory and the time of a refit stay bounded for any longest length."""
@@ -52,11 +53,6 @@ class Histogram:
         scale = 1.0 / self._weight
         self._cells = {cell: weight * scale for cell, weight in self._cells.items() if weight * scale > 1e-12}
         self._total, self._tokens, self._weight = self._total * scale, self._tokens * scale, 1.0
-
-
-def rounded_up(length: int, multiple: int) -> int:
-    """The least multiple that is no less than the length."""
-    return -(-length // multiple) * multiple
 
 
 def checked(length: int, longest: int) -> int:

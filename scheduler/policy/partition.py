@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from headrace.core.errors import InvalidRequest
-from headrace.scheduler.policy.length_histogram import rounded_up
+from headrace.core.packing import rounded_up
 
 RowsPerRequest = Callable[[float], float]
 """Rows computed for each real one in a bucket that gets this share of the requests: at least 1."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.benchmarks import length_traces as traces
-from headrace.benchmarks.bucket_replay import replay
+from headrace.benchmarks.bucket_replay import replay, replay_packed
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.scenarios import buckets
 from headrace.core.errors import InvalidRequest
@@ -42,6 +42,31 @@ def test_an_incomplete_batch_goes_with_its_window_and_its_empty_rows_count() -> 
     assert padding.full == 4 * 128 + 4 * 64 + 4 * 64
     assert (padding.num_batches, padding.num_incomplete, padding.num_members) == (3, 3, 6)
     assert sorted(padding.waits) == [0, 1, 2, 2, 2]
+
+
+def test_packed_rows_hold_several_requests() -> None:
+    # 60 + 4 and 50 + 14 fill two rows of 64; then the load goes on, but nobody measured waits.
+    padding = replay_packed([60, 50, 4, 14], (64, 128), Forming(2, 100), 64)
+    assert (padding.real, padding.members, padding.full) == (128, 128, 128)
+    assert (padding.num_batches, padding.num_members, padding.num_incomplete) == (1, 4, 0)
+    assert sorted(padding.waits) == [0, 1, 2, 3]
+
+
+def test_a_packed_batch_goes_with_its_window_and_its_empty_rows_count() -> None:
+    padding = replay_packed([10, 128], (64, 128), Forming(4, 1), 64)
+    # [10, 128] goes at 1: two rows of 128, two more empty
+    assert (padding.real, padding.members, padding.rows, padding.full) == (138, 256, 256, 512)
+    assert (padding.num_batches, padding.num_incomplete) == (1, 1)
+
+
+def test_every_packed_request_leaves_once_and_within_the_window() -> None:
+    random_ = random.Random(3)
+    lengths = [random_.randint(1, 8192) for _ in range(300)]
+    for window in (0, 1, 200):
+        padding = replay_packed(lengths, buckets.doubling_edges(64, 8192), Forming(4, window), 64)
+        assert len(padding.waits) == len(lengths)
+        assert max(padding.waits) <= window
+        assert padding.real <= padding.members <= padding.rows <= padding.full
 
 
 def test_every_request_leaves_once_and_within_the_window() -> None:
@@ -140,18 +165,21 @@ def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
 def test_report_takes_the_worst_trace_and_counts_empty_rows(lab: Lab) -> None:
     lengths = {"even": [64] * 640, "mixed": [64, 8192] * 320}
     outcomes = {
-        name: {rule: buckets.outcome(trace, rule, buckets.WINDOW) for rule in buckets.RULES}
+        name: {rule: buckets.outcome(trace, rule, buckets.WINDOW) for rule in buckets.SYSTEMS}
         for name, trace in lengths.items()
     }
     report = buckets.report(lab, lengths, outcomes, {256: {"even": 0.0, "mixed": 0.0}})
     values = {figure.name: figure.value for figure in report.figures}
     assert values == dict.fromkeys(values, 0.0)
     lone = {"lone": [64] * 16 + [8192]}
-    outcomes = {"lone": {rule: buckets.outcome(lone["lone"], rule, 4) for rule in buckets.RULES}}
+    outcomes = {"lone": {rule: buckets.outcome(lone["lone"], rule, 4) for rule in buckets.SYSTEMS}}
     report = buckets.report(lab, lone, outcomes, {})
     values = {figure.name: figure.value for figure in report.figures}
-    assert values["buckets.waste"] == pytest.approx(outcomes["lone"]["adaptive"].padding.waste_full)
+    assert values["buckets.waste_unpacked"] == pytest.approx(outcomes["lone"]["adaptive"].padding.waste_full)
+    assert values["buckets.waste_unpacked"] is not None
+    assert values["buckets.waste_unpacked"] > 0.9  # the long one takes sixteen rows for itself
+    assert values["buckets.waste"] == pytest.approx(outcomes["lone"][buckets.PACKED].padding.waste_full)
     assert values["buckets.waste"] is not None
-    assert values["buckets.waste"] > 0.9  # the long one takes sixteen rows for itself
+    assert 0 < values["buckets.waste"] < values["buckets.waste_unpacked"]
     assert values["buckets.waste_any_rows"] == 0.0
-    assert len(report.rows) == len(buckets.RULES)
+    assert len(report.rows) == len(buckets.SYSTEMS)
