@@ -4,11 +4,9 @@ import struct
 from collections.abc import Collection, Sequence
 
 from headrace.core.request import FinishReason, Sampling
-from headrace.gateway.generation import Output, Piece
+from headrace.gateway.generation import TOKEN_BYTES, Output, Piece
 from headrace.gateway.ports import TextStream
 from headrace.gateway.stops import StopStrings
-
-TOKEN_BYTES = 4
 
 
 class Answer:

@@ -17,6 +17,8 @@ from headrace.core.request import FinishReason, Precision, QosClass, Sampling
 from headrace.core.screening import Verdict
 from headrace.gateway.ports import Message
 
+TOKEN_BYTES = 4
+
 Prompt = str | tuple[Message, ...] | NDArray[np.uint32]
 
 

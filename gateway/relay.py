@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError, Unavailable
 from headrace.core.request import FinishReason, Precision, QosClass
-from headrace.gateway.answer import TOKEN_BYTES, Answer
-from headrace.gateway.generation import Generation, Output, Piece, Placement, State, Usage
+from headrace.gateway.answer import Answer
+from headrace.gateway.generation import TOKEN_BYTES, Generation, Output, Piece, Placement, State, Usage
 
 MAX_PIECE_TOKENS = 4096
 """With all logprobs that can be asked for this is still well within a message."""
