@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.types.v1 import types_pb2
+from headrace.chassis.config import SlaDefault, SlaSettings
 from headrace.core.errors import InvalidRequest, ModelNotFound
 from headrace.core.model import ModelInfo
-from headrace.core.request import DEFAULT_MAX_TOKENS, Precision, QosClass, Sampling
-from headrace.gateway.generation import Piece, Prompt, Wish
+from headrace.core.request import DEFAULT_MAX_TOKENS, FinishReason, Precision, QosClass, Sampling
+from headrace.gateway.generation import Piece, Prompt, Usage, Wish
 from headrace.gateway.ports import Message, TextModels
+from headrace.gateway.results.port import ResultState, Summary
+from headrace.gateway.sla import OnMiss, Sla, resolve
 
 MAX_NAME_CHARS = 128
 TENANT_KEY = "x-headrace-tenant"
@@ -111,6 +114,56 @@ def encode(request_id: str, piece: Piece) -> pb.GenerateResponse:
         response.screen.score = piece.screen.score
         response.screen.model = piece.screen.model
     return response
+
+
+def pack(piece: Piece) -> bytes:
+    """A piece as results keep it: without the request's id, which is theirs."""
+    return encode("", piece).SerializeToString()
+
+
+def unpack(request_id: str, data: bytes) -> pb.GenerateResponse:
+    response = pb.GenerateResponse.FromString(data)
+    response.request_id = request_id
+    return response
+
+
+def encode_partial(request_id: str, index: int, result: tuple[Usage, str, int] | None) -> pb.GenerateResponse:
+    """The end of an answer that goes on; the last of them brings usage so far, handle, and where to go on."""
+    if result is None:
+        return encode(request_id, Piece(index, "", b"", (), FinishReason.PARTIAL))
+    usage, handle, offset = result
+    response = encode(request_id, Piece(index, "", b"", (), FinishReason.PARTIAL, usage=usage))
+    response.result.handle, response.result.offset = handle, offset
+    return response
+
+
+def encode_result(summary: Summary, now_s: float) -> pb.Result:
+    running = summary.state is ResultState.RUNNING
+    return pb.Result(
+        handle=summary.handle,
+        request_id=summary.request_id,
+        model=summary.model,
+        state=int(summary.state),  # type: ignore[arg-type]
+        num_pieces=summary.num_pieces,
+        num_tokens=summary.num_tokens,
+        num_bytes=summary.num_bytes,
+        age_ms=max(0, round((now_s - summary.created_s) * 1000)),
+        expires_ms=0 if running else max(1, round((summary.expires_s - now_s) * 1000)),
+    )
+
+
+def sla_of(request: pb.GenerateRequest, qos: QosClass, defaults: SlaSettings) -> Sla | None:
+    """What is promised to this call; None for nothing. Raises InvalidRequest."""
+    given = {field.name: value for field, value in request.sla.ListFields()}
+    names = {pb.ON_MISS_PARTIAL: OnMiss.PARTIAL, pb.ON_MISS_CANCEL: OnMiss.CANCEL, pb.ON_MISS_CONTINUE: OnMiss.CONTINUE}
+    on_miss = names.get(request.sla.on_miss)
+    if on_miss is None and request.sla.on_miss:
+        known = ", ".join(f"{number} ({name.name})" for number, name in names.items())
+        raise InvalidRequest(
+            f"sla.on_miss is {request.sla.on_miss}, must be one of {known}", field="sla.on_miss", limit=known
+        )
+    default: SlaDefault = getattr(defaults, qos.name.lower())
+    return resolve(given.get("first_token_ms"), given.get("total_ms"), on_miss, default)
 
 
 def encode_model(info: ModelInfo, ready: bool) -> pb.Model:

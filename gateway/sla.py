@@ -35,6 +35,11 @@ class Sla:
         return min(((name, ms / 1000) for name, ms in promises if ms), key=lambda each: each[1], default=None)
 
     @property
+    def first_s(self) -> float:
+        """When the first promise can be broken, in seconds from the arrival."""
+        return min(ms for ms in (self.first_token_ms, self.total_ms) if ms) / 1000
+
+    @property
     def last_s(self) -> float:
         """When nothing more can be missed, in seconds from the arrival."""
         return max(self.first_token_ms, self.total_ms) / 1000
@@ -47,7 +52,9 @@ class Sla:
         )
 
 
-def resolve(first_token_ms: int | None, total_ms: int | None, on_miss: OnMiss | None, default: SlaDefault) -> Sla | None:
+def resolve(
+    first_token_ms: int | None, total_ms: int | None, on_miss: OnMiss | None, default: SlaDefault
+) -> Sla | None:
     """The request's SLA over its class's; None for none. Raises InvalidRequest."""
     for name, ms in ((FIRST_TOKEN, first_token_ms), (TOTAL, total_ms)):
         if ms is not None and not 0 <= ms <= MAX_SLA_MS:

@@ -1,0 +1,191 @@
+"""Results in one SQLite file. What a call has written outlives the process, also one that is killed.
+
+A thread of its own owns the connection. The file is made by the first call; several gateways of a machine may share it.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.core.errors import Overloaded, Unavailable
+from headrace.gateway.results.port import LONGEST_S, Bounds, ResultState, Summary
+
+Given = TypeVar("Given")
+
+VERSION = 1
+BUSY_S = 2.0
+RETRY_AFTER_S = 5.0
+SCHEMA = """
+CREATE TABLE results (
+    handle TEXT PRIMARY KEY, tenant TEXT NOT NULL, request_id TEXT NOT NULL, model TEXT NOT NULL,
+    created_s REAL NOT NULL, lost_s REAL NOT NULL, expires_s REAL NOT NULL, state INTEGER NOT NULL,
+    num_pieces INTEGER NOT NULL, num_tokens INTEGER NOT NULL, num_bytes INTEGER NOT NULL,
+    reason TEXT NOT NULL, message TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX by_tenant ON results (tenant, created_s);
+CREATE INDEX by_expiry ON results (expires_s);
+CREATE TABLE pieces (
+    handle TEXT NOT NULL REFERENCES results ON DELETE CASCADE, number INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (handle, number)
+) WITHOUT ROWID;
+CREATE TABLE totals (num_results INTEGER NOT NULL, num_bytes INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, 0);
+CREATE TRIGGER added AFTER INSERT ON results BEGIN
+    UPDATE totals SET num_results = num_results + 1, num_bytes = num_bytes + NEW.num_bytes;
+END;
+CREATE TRIGGER grown AFTER UPDATE OF num_bytes ON results BEGIN
+    UPDATE totals SET num_bytes = num_bytes + NEW.num_bytes - OLD.num_bytes;
+END;
+CREATE TRIGGER dropped AFTER DELETE ON results BEGIN
+    UPDATE totals SET num_results = num_results - 1, num_bytes = num_bytes - OLD.num_bytes;
+END;
+"""
+_COLUMNS = tuple(field.name for field in fields(Summary))
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM results"
+_INSERT = f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+
+
+class SqliteStore:
+    """See ResultStore. `async with` closes the file."""
+
+    def __init__(self, path: Path, bounds: Bounds) -> None:
+        self._path = path
+        self._bounds = bounds
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, "results")
+
+    async def __aenter__(self) -> "SqliteStore":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._thread.submit(self._shut)
+        self._thread.shutdown(wait=False)
+
+    async def open(self, summary: Summary) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM results WHERE expires_s <= ?", (summary.created_s,))
+            while db.execute("SELECT num_results FROM totals").fetchone()[0] >= self._bounds.max_results:
+                if not _drop_oldest(db, summary.created_s):
+                    raise Overloaded(
+                        f"{self._bounds.max_results} results are being made",
+                        limit=f"{self._bounds.max_results} results",
+                        retry_after_s=RETRY_AFTER_S,
+                    )
+            db.execute(_INSERT, [getattr(summary, name) for name in _COLUMNS])
+
+        await self._do(write)
+
+    async def append(
+        self, handle: str, first: int, pieces: Sequence[bytes], num_tokens: int, lost_s: float, expires_s: float
+    ) -> bool:
+        def write(db: sqlite3.Connection) -> bool:
+            row = db.execute("SELECT num_pieces FROM results WHERE handle = ?", (handle,)).fetchone()
+            if row is None:
+                return False
+            new = pieces[max(0, row[0] - first) :]
+            numbered = enumerate(new, max(first, row[0]))
+            db.executemany("INSERT INTO pieces VALUES (?, ?, ?)", ((handle, number, data) for number, data in numbered))
+            db.execute(
+                "UPDATE results SET num_pieces = num_pieces + ?, num_tokens = ?, num_bytes = num_bytes + ?,"
+                " lost_s = ?, expires_s = ? WHERE handle = ?",
+                (len(new), num_tokens, sum(map(len, new)), lost_s, expires_s, handle),
+            )
+            while db.execute("SELECT num_bytes FROM totals").fetchone()[0] > self._bounds.max_bytes:
+                if not _drop_oldest(db, time.time()):
+                    break
+            return True
+
+        return await self._do(write)
+
+    async def close(self, handle: str, state: ResultState, reason: str, message: str, expires_s: float) -> bool:
+        update = "UPDATE results SET state = ?, reason = ?, message = ?, expires_s = ? WHERE handle = ?"
+        values = (state, reason, message, expires_s, handle)
+        return await self._do(lambda db: db.execute(update, values).rowcount > 0)
+
+    async def find(self, handle: str) -> Summary | None:
+        row = await self._do(lambda db: db.execute(f"{_SELECT} WHERE handle = ?", (handle,)).fetchone())
+        return _summary(row) if row else None
+
+    async def read(self, handle: str, first: int, most: int) -> list[bytes]:
+        select = "SELECT data FROM pieces WHERE handle = ? AND number >= ? ORDER BY number LIMIT ?"
+        rows = await self._do(lambda db: db.execute(select, (handle, first, most)).fetchall())
+        return [row[0] for row in rows]
+
+    async def list(self, tenant: str) -> list[Summary]:
+        select = f"{_SELECT} WHERE tenant = ? ORDER BY created_s DESC"
+        rows = await self._do(lambda db: db.execute(select, (tenant,)).fetchall())
+        return [_summary(row) for row in rows]
+
+    async def drop(self, handle: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM results WHERE handle = ?", (handle,)))
+
+    async def _do(self, work: Callable[[sqlite3.Connection], Given]) -> Given:
+        """In one transaction."""
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
+        except TimeoutError:
+            raise Unavailable(f"the results in {self._path.name} did not answer within {LONGEST_S:g} s") from None
+        except (sqlite3.Error, OSError) as error:
+            raise Unavailable(f"the results in {self._path.name} cannot be reached: {error}") from error
+
+    def _transact(self, work: Callable[[sqlite3.Connection], Given]) -> Given:
+        db = self._connection = self._connection or self._connected()
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            given = work(db)
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+        return given
+
+    def _connected(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("BEGIN IMMEDIATE")  # of several gateways that start at once one makes the tables
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            for statement in _statements(SCHEMA):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+        if version not in (0, VERSION):
+            db.close()
+            raise sqlite3.DatabaseError(f"the file is of version {version}, not {VERSION}")
+        return db
+
+    def _shut(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _statements(script: str) -> list[str]:
+    """One a statement; triggers end at their END."""
+    statements, gathered = list[str](), ""
+    for line in script.strip().splitlines():
+        gathered += line + "\n"
+        if sqlite3.complete_statement(gathered):
+            statements.append(gathered)
+            gathered = ""
+    return statements
+
+
+def _drop_oldest(db: sqlite3.Connection, now_s: float) -> bool:
+    """The one that has ended or is lost and would expire first. False where all of them run."""
+    oldest = "SELECT handle FROM results WHERE state != ? OR lost_s <= ? ORDER BY expires_s LIMIT 1"
+    dropped = db.execute(f"DELETE FROM results WHERE handle = ({oldest})", (ResultState.RUNNING, now_s))
+    return dropped.rowcount > 0
+
+
+def _summary(row: tuple[object, ...]) -> Summary:
+    values = dict(zip(_COLUMNS, row, strict=True))
+    return Summary(**values | {"state": ResultState(values["state"])})  # type: ignore[arg-type]
