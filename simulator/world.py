@@ -6,9 +6,8 @@ from functools import partial
 
 from headrace.core.request import QosClass
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Refuse, Resume
-from headrace.scheduler.policy.events import Event, Gathered, Occurrence, Request, Submitted, Tick, Withdrawn
+from headrace.scheduler.policy.events import Occurrence, Request, Submitted, Withdrawn
 from headrace.scheduler.policy.limits import Limits
-from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.state import State
 from headrace.simulator.clock import Clock, Phase
 from headrace.simulator.continuous import ContinuousLoop
@@ -17,10 +16,10 @@ from headrace.simulator.job import Job, Outcome
 from headrace.simulator.padded import PaddedLoop
 from headrace.simulator.static import StaticLoop
 from headrace.simulator.telemetry import Telemetry
+from headrace.simulator.turns import Turns
 from headrace.simulator.workload.arrival import Arrival
 
 GATEWAY = "gateway"
-LONGEST_PAUSE_S = 1.0
 FINEST_INTERVAL_S = 0.01
 """Of a burst nothing is to be seen by millions of intervals, and each costs."""
 STALL_S = 3600.0
@@ -70,17 +69,12 @@ class World:
     def __init__(self, setup: Setup, arrivals: Iterable[Arrival]) -> None:
         self._setup = setup
         self._clock = Clock()
-        self._state = State(setup.limits)
+        self._turns = Turns(self._clock, State(setup.limits), self._carry_out)
         self._arrivals: Iterator[Arrival] = iter(arrivals)
         self._more = True
         self._padded = all(device.padding for device in setup.devices)
         self._jobs: list[Job] = []
         self._by_id: dict[str, Job] = {}  # the open ones
-        self._gathered: list[Occurrence] = []
-        self._turn_planned = False
-        self._tick_at = float("inf")
-        self._tick_wanted = LONGEST_PAUSE_S
-        self._num_turns = 0
         self._last_end = 0.0
         self._progress = (0.0, 0)
         self.telemetry = Telemetry(interval_s=max(setup.duration_s / setup.num_intervals, FINEST_INTERVAL_S))
@@ -101,7 +95,12 @@ class World:
             pass
         num_slots = sum(device.num_slots for device in self._setup.devices)
         return Run(
-            self._jobs, self.telemetry, self._setup.duration_s, self._last_end, num_slots, num_turns=self._num_turns
+            self._jobs,
+            self.telemetry,
+            self._setup.duration_s,
+            self._last_end,
+            num_slots,
+            num_turns=self._turns.num_turns,
         )
 
     def _executor(self, executor_id: str, device: Device) -> Executor:
@@ -172,43 +171,7 @@ class World:
         effects[fault.kind]()
 
     def _post(self, occurrence: Occurrence) -> None:
-        self._clock.after(self._setup.hop_s, partial(self._receive, occurrence))
-
-    def _receive(self, occurrence: Occurrence) -> None:
-        self._gathered.append(occurrence)
-        if not self._turn_planned:
-            self._turn_planned = True
-            self._clock.after(0.0, self._take_turn, Phase.TURN)
-
-    def _take_turn(self) -> None:
-        self._turn_planned = False
-        taken, self._gathered = self._gathered, []
-        self._step(taken[0] if len(taken) == 1 else Gathered(tuple(taken)))
-
-    def _step(self, event: Event) -> None:
-        now = self._clock.now
-        self._num_turns += 1
-        for command in step(self._state, event, now):
-            self._carry_out(command)
-        due = self._state.next_due()
-        # what is due now has been taken in; a due time that stays would else stop the clock
-        self._tick_wanted = now + (LONGEST_PAUSE_S if due is None else min(max(due - now, 1e-6), LONGEST_PAUSE_S))
-        if self._tick_wanted < self._tick_at:
-            self._plan_tick()
-
-    def _plan_tick(self) -> None:
-        self._tick_at = at = self._tick_wanted
-        self._clock.at(at, partial(self._tick, at), Phase.TURN)
-
-    def _tick(self, at: float) -> None:
-        """Time alone may change something. One that has been moved to a later time goes there."""
-        if at != self._tick_at:
-            return
-        self._tick_at = float("inf")
-        if self._tick_wanted > self._clock.now:
-            self._plan_tick()
-        elif not self._turn_planned:  # else the turn has the same effect
-            self._step(Tick())
+        self._clock.after(self._setup.hop_s, partial(self._turns.receive, occurrence))
 
     def _carry_out(self, command: Command) -> None:
         match command:

@@ -3,9 +3,12 @@
 A file has a title, limits, and turns. A turn's events are taken in together at its time; each event is a table whose
 first key names it: submit, withdraw, gateway_lost, enlist, report, lost, configure, drain. A turn expects exactly its
 lines; renewals are left out where a file says `quiet = true`. `repeat` takes a turn so many times, with {i} counting.
+Each is run three times: against the policy alone, in the loop of the scheduler service, and in the simulator's.
 """
 
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 from headrace.core.request import Precision, QosClass
 from headrace.core.step_model import StepSample
+from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.policy.commands import Command, Dismiss, Dispatch, Drop, Member, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import (
     Configured,
@@ -32,6 +36,8 @@ from headrace.scheduler.policy.events import (
 from headrace.scheduler.policy.limits import Bounds, Limits, Order, changed
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.state import State
+from headrace.simulator.clock import Clock, Phase
+from headrace.simulator.turns import Turns
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.toml"))
 
@@ -121,15 +127,65 @@ def counted(value: Any, i: int) -> Any:
     return value
 
 
+Turn = Callable[[tuple[Occurrence, ...], float], list[Command]]
+"""Takes events in at a time; gives the commands since the turn before."""
+
+
+def policy(state: State) -> Turn:
+    return lambda events, at: list(step(state, Gathered(events), at))
+
+
+def service(state: State) -> Turn:
+    """The loop of the scheduler service, on a clock of the test's."""
+    commands: list[Command] = []
+    times = [0.0]
+    loop = SchedulerLoop(state, commands.append, clock=lambda: times[0])
+
+    def turn(events: tuple[Occurrence, ...], at: float) -> list[Command]:
+        times[0] = max(times[0], at)  # monotonic
+        for event in events:
+            loop.post(event)
+        due = state.next_due()
+        if events or (due is not None and due <= at):
+            loop.take_turn()
+        taken = list(commands)
+        commands.clear()
+        return taken
+
+    return turn
+
+
+def simulator(state: State) -> Turn:
+    """The simulator's loop in virtual time, with the ticks that fall due between the turns."""
+    commands: list[Command] = []
+    clock = Clock()
+    turns = Turns(clock, state, commands.append)
+
+    def turn(events: tuple[Occurrence, ...], at: float) -> list[Command]:
+        for event in events:
+            clock.at(at, partial(turns.receive, event))
+        over: list[bool] = []
+        clock.at(at, lambda: over.append(True), Phase.BOUNDARY)
+        while not over:
+            clock.advance()
+        taken = list(commands)
+        commands.clear()
+        return taken
+
+    return turn
+
+
+@pytest.mark.parametrize("host", [policy, service, simulator])
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_scenario(path: Path, host: Callable[[State], Turn]) -> None:
     scenario = tomllib.loads(path.read_text(encoding="utf-8"))
     state = to_state(scenario.get("limits", {}))
+    take = host(state)
     turns = [counted(turn, i) for turn in scenario["turn"] for i in range(turn.get("repeat", 1))]
     for number, turn in enumerate(turns):
         tables = enumerate(turn.get("events", []))
         events = tuple(to_event(table, number * 1000 + i, state.limits) for i, table in tables)
-        commands = step(state, Gathered(events), turn["at"])
+        commands = take(events, turn["at"])
         quiet = scenario.get("quiet", False)
         lines = [to_line(command) for command in commands if not (quiet and isinstance(command, Renew))]
         assert lines == turn["expect"], f"turn {number} at {turn['at']}"
