@@ -128,6 +128,9 @@ class ExecutorSettings(_Section):
     )
     normal_inter_token_ms: float = Field(200.0, ge=0, description="the same for normal streams; batch has no pace")
     exact: bool = Field(True, description="answers do not depend, bit for bit, on what runs beside them")
+    speculation: int = Field(
+        4, ge=0, le=7, description="most tokens of an answer that are guessed ahead while few answers run; 0: none"
+    )
     prefix_cache: bool = Field(True, description="prompts that begin alike are computed once")
     cache_answers: bool = Field(False, description="also answers' tokens: faster next turns, not bit for bit exact")
     cache_scope: str = Field("shared", pattern="^(shared|tenant)$", description="who shares the prefix cache")

@@ -67,6 +67,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             cache=prefix_cache(own, entry.info, engine.spec),
             inter_token_s=_pace(own),
             stepped=meters.stepped,
+            speculation=own.speculation,
         )
         meters.watch(own.num_slots, worker.status, lambda: len(worker.paused_ids))
         return worker

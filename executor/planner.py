@@ -3,17 +3,42 @@
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+import numpy as np
+
+from headrace.core.request import FinishReason
+from headrace.executor.engines.protocol import Int64
 from headrace.executor.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`num_tokens` of the sequence's tokens from `past` on go into the step; `last`: its next token is then chosen."""
+    """`num_tokens` of the sequence's tokens from `past` on go into the step; `last`: its next token is then chosen.
+
+    A row of one token that is only guessed brings it as `guess`, and counts for nothing unless it comes true.
+    """
 
     sequence: Sequence
     past: int
     num_tokens: int
     last: bool
+    guess: int | None = None
+
+    @property
+    def token_ids(self) -> Int64:
+        """[num_tokens]."""
+        if self.guess is not None:
+            return np.array([self.guess], np.int64)
+        return self.sequence.token_ids[self.past : self.past + self.num_tokens]
+
+    @property
+    def counts(self) -> bool:
+        """Whether the rows of its sequence before it, once read, have led to it."""
+        sequence = self.sequence
+        return self.guess is None or (
+            sequence.finish is FinishReason.NONE
+            and sequence.past == self.past
+            and int(sequence.token_ids[self.past]) == self.guess
+        )
 
 
 def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int, *, exact: bool = True) -> list[Row]:

@@ -14,6 +14,7 @@ from headrace.core.request import FinishReason, Sampling
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import Reservation
 from headrace.executor.sampler import SequenceSampler
+from headrace.executor.speculation import Acceptance
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     prefixes: tuple[int, ...] | None = None
     cached_tokens: int = 0
+    acceptance: Acceptance = field(default_factory=Acceptance)
 
     def release(self) -> None:
         """Gives back what the sequence holds."""

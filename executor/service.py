@@ -75,4 +75,6 @@ class ExecutorService(SessionService[pb.Output, Worker]):
             num_steps=status.num_steps,
             num_tokens=status.num_tokens,
             memory=to_memory(status.memory, worker.engine.spec.kv_bytes_per_block),
+            num_proposed_tokens=status.num_proposed_tokens,
+            num_accepted_tokens=status.num_accepted_tokens,
         )

@@ -12,7 +12,7 @@ def to_step_plan(rows: Many[Row], spec: EngineSpec, dummy_blocks: Many[int]) -> 
     """The rows, and dummies over blocks of their own where the engine wants more rows than there are."""
     num_dummies = max(0, spec.min_rows - len(rows))
     lengths = [row.num_tokens for row in rows] + [1] * num_dummies
-    tokens = [row.sequence.token_ids[row.past : row.past + row.num_tokens] for row in rows]
+    tokens = [row.token_ids for row in rows]
     tables = [row.sequence.table.blocks[: -(-(row.past + row.num_tokens) // spec.block_tokens)] for row in rows]
     if num_dummies:
         tokens.append(np.ones(num_dummies, np.int64))

@@ -23,6 +23,7 @@ from headrace.executor.prefixes import publish
 from headrace.executor.residents import Residents
 from headrace.executor.sampler import Choice
 from headrace.executor.sequence import Sequence
+from headrace.executor.speculator import Speculator
 from headrace.executor.step_plan import to_step_plan
 from headrace.executor.step_reading import Stepped, StepReading, nobody
 from headrace.executor.step_result import Delta, StepResult
@@ -38,7 +39,7 @@ class Stepper:
     """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds.
 
     `inter_token_s` are the seconds between tokens that streams are to keep, by priority number. `stepped` is told of
-    each step that went well.
+    each step that went well. Up to `speculation` tokens of a sequence are guessed, where the engine is exact.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Stepper:
         step_tokens: int,
         inter_token_s: Mapping[int, float] | None = None,
         stepped: Stepped = nobody,
+        speculation: int = 0,
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
@@ -60,6 +62,8 @@ class Stepper:
         self._step_tokens = step_tokens
         self._inter_token_s = inter_token_s or {}
         self._step_model = StepModel()
+        # only an exact engine promises that rows over one table give what steps one after the other would
+        self.speculator = Speculator(speculation if engine.spec.exact else 0, engine.spec.min_rows)
         self._stepped = stepped
         self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
         self._faults = 0
@@ -85,7 +89,8 @@ class Stepper:
         and where its output cannot be read."""
         spec, residents = self._engine.spec, self._residents
         budget = step_budget(self._step_model, residents.running, self._inter_token_s, self._step_tokens)
-        rows = self._with_memory(plan_rows(residents.running, budget, spec.min_chunk_tokens, exact=spec.exact), result)
+        rows = plan_rows(residents.running, budget, spec.min_chunk_tokens, exact=spec.exact)
+        rows = self._with_memory(self.speculator.extend(rows, budget, self._step_model), result)
         if not rows:
             residents.remove_finished(result)
             return
@@ -106,8 +111,11 @@ class Stepper:
         before: Sequence | None = None
         for row in rows:
             sequence = row.sequence
+            if not row.counts:  # what it wrote lies beyond `past`, where the next step's tokens go
+                wanted += 1
+                continue
             sequence.past += row.num_tokens
-            if sequence is not before:  # one that is replayed has several rows, side by side
+            if sequence is not before:  # one that is replayed or guessed has several rows, side by side
                 sequence.num_steps += 1
                 before = sequence
             publish(self._pool, sequence)
@@ -119,16 +127,21 @@ class Stepper:
                 if sequence.finish is FinishReason.NONE:
                     self._choose(sequence, output, wanted, greedy[wanted], result)
                 wanted += 1
+        self.speculator.learn(rows)
         residents.remove_finished(result)
 
     def _with_memory(self, rows: list[Row], result: StepResult) -> list[Row]:
-        """The rows whose blocks have memory under them; a sequence that finds none fails alone."""
+        """The rows whose blocks have memory under them; a sequence that finds none fails alone, a guess is given up."""
+        found: list[Row] = []
         for row in rows:
             try:
                 row.sequence.table.ensure(row.past + row.num_tokens)
             except PoolExhausted as error:
-                self._starve(row.sequence, error, result)
-        return [row for row in rows if row.sequence.finish is FinishReason.NONE]
+                if row.guess is None:
+                    self._starve(row.sequence, error, result)
+            else:
+                found.append(row)
+        return [row for row in found if row.sequence.finish is FinishReason.NONE]
 
     def _starve(self, sequence: Sequence, error: PoolExhausted, result: StepResult) -> None:
         if sequence.finish is FinishReason.NONE:

@@ -41,6 +41,8 @@ class WorkerStatus:
     num_steps: int
     num_tokens: int
     memory: PoolState
+    num_proposed_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Worker:
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
     if the loop must stop; `stepped` with each step, from that thread too. With a `cache`, prompts that begin alike are
-    computed once. Use as a context manager: leaving joins the thread and returns all memory.
+    computed once; up to `speculation` tokens of an answer are guessed ahead. Use as a context manager: leaving joins
+    the thread and returns all memory.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Worker:
         cache: PrefixCache | None = None,
         inter_token_s: Mapping[int, float] | None = None,
         stepped: Stepped = nobody,
+        speculation: int = 0,
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
@@ -97,7 +101,9 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = False
         self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
-        self._stepper = Stepper(engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s, stepped)
+        self._stepper = Stepper(
+            engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s, stepped, speculation
+        )
         self._base_blocks = self.pool.num_in_use
         self._alone = False
         self._resuming = threading.Lock()  # held while displaced requests go on, and while `alone` changes
@@ -167,6 +173,8 @@ class Worker:
             num_steps=self._stepper.num_steps,
             num_tokens=self._stepper.num_tokens,
             memory=self._memory,
+            num_proposed_tokens=self._stepper.speculator.num_proposed,
+            num_accepted_tokens=self._stepper.speculator.num_accepted,
         )
 
     def _run(self) -> None:

@@ -326,6 +326,8 @@ class GetStatusResponse(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    NUM_PROPOSED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     executor_id: _builtins.str
     num_running: _builtins.int
     num_waiting: _builtins.int
@@ -335,6 +337,10 @@ class GetStatusResponse(_message.Message):
     num_slots: _builtins.int
     num_steps: _builtins.int
     num_tokens: _builtins.int
+    num_proposed_tokens: _builtins.int
+    """guessed ahead and put into steps, since the start"""
+    num_accepted_tokens: _builtins.int
+    """tokens of answers that came a step or more sooner for it"""
     @_builtins.property
     def memory(self) -> Global___MemoryStatus: ...
     def __init__(
@@ -350,10 +356,12 @@ class GetStatusResponse(_message.Message):
         num_steps: _builtins.int = ...,
         num_tokens: _builtins.int = ...,
         memory: Global___MemoryStatus | None = ...,
+        num_proposed_tokens: _builtins.int = ...,
+        num_accepted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor_id", b"executor_id", "memory", b"memory", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_running", b"num_running", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use", "num_steps", b"num_steps", "num_tokens", b"num_tokens", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executor_id", b"executor_id", "memory", b"memory", "num_accepted_tokens", b"num_accepted_tokens", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_proposed_tokens", b"num_proposed_tokens", "num_running", b"num_running", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use", "num_steps", b"num_steps", "num_tokens", b"num_tokens", "num_waiting", b"num_waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
