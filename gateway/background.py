@@ -22,9 +22,8 @@ from headrace.core.errors import (
     InvalidRequest,
     ResultNotFound,
 )
-from headrace.gateway.answer import TOKEN_BYTES
 from headrace.gateway.codec import MAX_NAME_CHARS, pack
-from headrace.gateway.generation import Piece, Wish
+from headrace.gateway.generation import TOKEN_BYTES, Piece, Wish
 from headrace.gateway.relay import Relay
 from headrace.gateway.results.log import ResultLog
 from headrace.gateway.results.port import LONGEST_S, ResultState, ResultStore, Summary

@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
-from headrace.gateway.answer import TOKEN_BYTES
 from headrace.gateway.background import Background, Run
 from headrace.gateway.codec import encode_partial, unpack
-from headrace.gateway.generation import Usage
+from headrace.gateway.generation import TOKEN_BYTES, Usage
 from headrace.gateway.relay import deadline_missed
 from headrace.gateway.sla import OnMiss, Sla
 

@@ -75,3 +75,6 @@ class ResultStore(Protocol):
 
 LONGEST_S = 5.0
 """A store that has not answered for so long counts as not there."""
+
+RETRY_AFTER_S = 5.0
+"""When there may be room again in a store that is full of results being made."""

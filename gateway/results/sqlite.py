@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.core.errors import Overloaded, Unavailable
-from headrace.gateway.results.port import LONGEST_S, Bounds, ResultState, Summary
+from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, ResultState, Summary
 
 Given = TypeVar("Given")
 
 VERSION = 1
 BUSY_S = 2.0
-RETRY_AFTER_S = 5.0
 SCHEMA = """
 CREATE TABLE results (
     handle TEXT PRIMARY KEY, tenant TEXT NOT NULL, request_id TEXT NOT NULL, model TEXT NOT NULL,

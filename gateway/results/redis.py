@@ -1,0 +1,204 @@
+"""Results in Redis, for several gateways: what one has stored, each of them finds.
+
+A result is a hash and a list of pieces. Sorted sets hold who runs (by when it counts as lost) and who has ended (by
+when it expires); leaving them decides, of several gateways, which one drops a result.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, Self, TypeVar
+
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import RedisError, WatchError
+
+from headrace.core.errors import Overloaded, Unavailable
+from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, ResultState, Summary
+
+Given = TypeVar("Given")
+
+PREFIX = "headrace:result"
+RUNNING, ENDED, BYTES = f"{PREFIX}s:running", f"{PREFIX}s:ended", f"{PREFIX}s:bytes"
+_KINDS: dict[str, Any] = {field.name: field.type for field in fields(Summary)}
+
+
+class RedisStore:
+    """See ResultStore. `async with` closes the connections."""
+
+    def __init__(self, redis: Redis, bounds: Bounds) -> None:
+        self._redis = redis
+        self._bounds = bounds
+
+    @classmethod
+    def at(cls, url: str, bounds: Bounds) -> Self:
+        return cls(Redis.from_url(url), bounds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._redis.aclose()
+
+    async def open(self, summary: Summary) -> None:
+        async def work() -> None:
+            await self._drop_expired(summary.created_s)
+            while await self._redis.zcard(RUNNING) + await self._redis.zcard(ENDED) >= self._bounds.max_results:
+                if not await self._drop_oldest(summary.created_s):
+                    raise Overloaded(
+                        f"{self._bounds.max_results} results are being made",
+                        limit=f"{self._bounds.max_results} results",
+                        retry_after_s=RETRY_AFTER_S,
+                    )
+            async with self._redis.pipeline(transaction=True) as batch:
+                batch.hset(_key(summary.handle), mapping=_hash(summary))
+                batch.zadd(RUNNING, {summary.handle: summary.lost_s})
+                batch.zadd(_tenant(summary.tenant), {summary.handle: summary.created_s})
+                await batch.execute()
+
+        await self._bounded(work)
+
+    async def append(
+        self, handle: str, first: int, pieces: Sequence[bytes], num_tokens: int, lost_s: float, expires_s: float
+    ) -> bool:
+        def change(batch: Pipeline, there: Summary) -> None:
+            new = pieces[max(0, there.num_pieces - first) :]
+            num_bytes = sum(map(len, new))
+            if new:
+                batch.rpush(_pieces(handle), *new)
+            batch.hset(
+                _key(handle),
+                mapping={
+                    "num_pieces": there.num_pieces + len(new),
+                    "num_tokens": num_tokens,
+                    "num_bytes": there.num_bytes + num_bytes,
+                    "lost_s": lost_s,
+                    "expires_s": expires_s,
+                },
+            )
+            batch.zadd(RUNNING, {handle: lost_s})
+            batch.incrby(BYTES, num_bytes)
+
+        async def work() -> bool:
+            if not await self._changed(handle, change):
+                return False
+            while int(await self._redis.get(BYTES) or 0) > self._bounds.max_bytes:
+                if not await self._drop_oldest(time.time()):
+                    break
+            return True
+
+        return await self._bounded(work)
+
+    async def close(self, handle: str, state: ResultState, reason: str, message: str, expires_s: float) -> bool:
+        def change(batch: Pipeline, there: Summary) -> None:
+            ending = {"state": int(state), "reason": reason, "message": message, "expires_s": expires_s}
+            batch.hset(_key(handle), mapping=ending)
+            batch.zrem(RUNNING, handle)
+            batch.zadd(ENDED, {handle: expires_s})
+
+        return await self._bounded(lambda: self._changed(handle, change))
+
+    async def find(self, handle: str) -> Summary | None:
+        return await self._bounded(lambda: self._find(handle))
+
+    async def read(self, handle: str, first: int, most: int) -> list[bytes]:
+        async def work() -> list[bytes]:
+            return list(await self._redis.lrange(_pieces(handle), first, first + most - 1))
+
+        return await self._bounded(work)
+
+    async def list(self, tenant: str) -> list[Summary]:
+        async def work() -> list[Summary]:
+            handles = [each.decode() for each in await self._redis.zrevrange(_tenant(tenant), 0, -1)]
+            async with self._redis.pipeline(transaction=False) as batch:
+                for handle in handles:
+                    batch.hgetall(_key(handle))
+                return [_summary(each) for each in await batch.execute() if each]
+
+        return await self._bounded(work)
+
+    async def drop(self, handle: str) -> None:
+        await self._bounded(lambda: self._drop(handle))
+
+    async def _bounded(self, work: Callable[[], Awaitable[Given]]) -> Given:
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                return await work()
+        except TimeoutError:
+            raise Unavailable(f"the result store did not answer within {LONGEST_S:g} s") from None
+        except (RedisError, OSError) as error:
+            raise Unavailable(f"the result store cannot be reached: {error}") from error
+
+    async def _find(self, handle: str) -> Summary | None:
+        values = await self._redis.hgetall(_key(handle))
+        return _summary(values) if values else None
+
+    async def _changed(self, handle: str, change: Callable[[Pipeline, Summary], None]) -> bool:
+        """One transaction over what is there; False where it is gone, or goes meanwhile."""
+        while True:
+            async with self._redis.pipeline(transaction=True) as batch:
+                await batch.watch(_key(handle))
+                values = await batch.hgetall(_key(handle))
+                if not values:
+                    return False
+                batch.multi()
+                change(batch, _summary(values))
+                try:
+                    await batch.execute()
+                except WatchError:
+                    continue
+                return True
+
+    async def _drop_expired(self, now_s: float) -> None:
+        for handle in await self._redis.zrangebyscore(ENDED, "-inf", now_s):
+            await self._drop(handle.decode())
+        for handle in await self._redis.zrangebyscore(RUNNING, "-inf", now_s):  # lost; kept for a while all the same
+            summary = await self._find(handle.decode())
+            if summary is None or summary.expires_s <= now_s:
+                await self._drop(handle.decode())
+
+    async def _drop_oldest(self, now_s: float) -> bool:
+        """The one that has ended and expires first, else one that is lost. False where all of them run."""
+        oldest = await self._redis.zrange(ENDED, 0, 0) or await self._redis.zrangebyscore(
+            RUNNING, "-inf", now_s, start=0, num=1
+        )
+        for handle in oldest:
+            await self._drop(handle.decode())
+        return bool(oldest)
+
+    async def _drop(self, handle: str) -> None:
+        summary = await self._find(handle)
+        async with self._redis.pipeline(transaction=True) as batch:
+            batch.zrem(RUNNING, handle)
+            batch.zrem(ENDED, handle)
+            batch.delete(_key(handle), _pieces(handle))
+            was_running, had_ended, _ = await batch.execute()
+        if summary is not None and (was_running or had_ended):
+            await self._redis.zrem(_tenant(summary.tenant), handle)
+            await self._redis.decrby(BYTES, summary.num_bytes)
+
+
+def _key(handle: str) -> str:
+    return f"{PREFIX}:{handle}"
+
+
+def _pieces(handle: str) -> str:
+    return f"{PREFIX}:{handle}:pieces"
+
+
+def _tenant(tenant: str) -> str:
+    return f"{PREFIX}s:of:{tenant}"
+
+
+def _hash(summary: Summary) -> dict[str, str | int | float]:
+    return asdict(summary) | {"state": int(summary.state)}
+
+
+def _summary(values: Mapping[bytes, bytes]) -> Summary:
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.decode()
+        kind = {str: str, int: int, float: float}.get(_KINDS[name], lambda text: ResultState(int(text)))
+        given[name] = kind(value.decode())
+    return Summary(**given)
