@@ -1,8 +1,8 @@
 """agree: the suite on a recorded trace, and the simulator on the same requests: do throughput and waits agree?
 
 The simulator is given the step times that the suite's scheduler has learned, and one factor on them for what the step
-loop, the services and the clients take beside the engine: the one that makes a burst last as long in both. The trace
-comes after that, and nothing is fitted to it.
+loop, the services and the clients take beside the engine: the one that makes a burst last as long in both. Bursts run
+before and after the trace, since a machine's speed drifts; nothing is fitted to the trace itself.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from headrace.simulator.world import Setup, World
 from headrace.standalone.span_reader import SETTLE_S, SpanReader, open_reader
 from headrace.standalone.spans import default_database
 
-LOAD = 1.1
+LOAD = 1.3
 """Of what the suite can answer: waits are then long enough to be compared."""
 WINDOWS = 3
 BURST = 192
@@ -62,19 +62,25 @@ async def run(lab: Lab) -> Report:
         raise Unavailable(f"{TRACE} has no times")
     lengths = [shrunk(*each) for each in zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True)]
     rounds: list[tuple[list[Seen], list[Seen]]] = []
+    devices: list[Device] = []
     async with started(lab.model, lab.log("suite")) as suite, SchedulerAdmin(suite.scheduler) as admin:
         lab.say(f"a burst of {BURST}")
         burst = [_arrival(drawn, 0.0, *drawn.choice(lengths)) for _ in range(BURST)]
         await serve(lab, suite, prompts, burst)  # the first learns the step times
-        measured = await serve(lab, suite, prompts, burst)
-        status = await admin.status()
-        device = calibrated(status.step_models[0], status.executors[0], burst, measured)
-        capacity = steady_rate(seen.ended_s for seen in measured)
+        before = await serve(lab, suite, prompts, burst)
+        capacity = steady_rate(seen.ended_s for seen in before)
         for number in range(lab.rounds):
             arrivals = excerpt(trace.times.tolist(), lengths, LOAD * capacity, WINDOWS * lab.window_s, drawn)
             lab.say(f"round {number + 1} of {lab.rounds}: {len(arrivals)} requests at {LOAD * capacity:.2f} a second")
-            rounds.append((await serve(lab, suite, prompts, arrivals), simulated(device, arrivals)))
-    return report(lab, rounds, device, capacity)
+            measured = await serve(lab, suite, prompts, arrivals)
+            after = await serve(lab, suite, prompts, burst)
+            status = await admin.status()
+            lasted_s = (_last(before) + _last(after)) / 2
+            device = calibrated(status.step_models[0], status.executors[0], burst, lasted_s)
+            rounds.append((measured, simulated(device, arrivals)))
+            devices.append(device)
+            before = after
+    return report(lab, rounds, devices, capacity)
 
 
 def excerpt(
@@ -130,21 +136,23 @@ def _name(qos: QosClass) -> Qos:
     return cast(Qos, qos.name.lower())
 
 
-def calibrated(
-    steps: StepModel, executor: ExecutorStatus, burst: Sequence[Arrival], measured: Sequence[Seen]
-) -> Device:
+def calibrated(steps: StepModel, executor: ExecutorStatus, burst: Sequence[Arrival], lasted_s: float) -> Device:
     """The executor as the scheduler knows it, its step times stretched until the burst lasts as long as it did."""
     times = StepTimes(steps.step_ms / 1000, steps.decode_ms / 1000, steps.prefill_token_ms / 1000, 0.0)
-    lasted_s = max(seen.ended_s for seen in measured)
     low, high = 0.25, 4.0
     for _ in range(16):
         middle = (low * high) ** 0.5
         device = _device(executor, times, middle)
-        if max(seen.ended_s for seen in simulated(device, burst)) < lasted_s:
+        if _last(simulated(device, burst)) < lasted_s:
             low = middle
         else:
             high = middle
     return _device(executor, times, (low * high) ** 0.5)
+
+
+def _last(seen: Sequence[Seen]) -> float:
+    """Seconds until the last has ended."""
+    return max(each.ended_s for each in seen)
 
 
 def _device(executor: ExecutorStatus, times: StepTimes, factor: float) -> Device:
@@ -163,7 +171,9 @@ def simulated(device: Device, arrivals: Sequence[Arrival]) -> list[Seen]:
     ]
 
 
-def report(lab: Lab, rounds: Sequence[tuple[list[Seen], list[Seen]]], device: Device, capacity: float) -> Report:
+def report(
+    lab: Lab, rounds: Sequence[tuple[list[Seen], list[Seen]]], devices: Sequence[Device], capacity: float
+) -> Report:
     """Over all rounds: throughput of all requests until the last has ended, mean waits of each class."""
     systems = {SUITE: [suite for suite, _ in rounds], SIMULATED: [simulation for _, simulation in rounds]}
     waits = {system: _mean(each, None) for system, each in systems.items()}
@@ -191,19 +201,29 @@ def report(lab: Lab, rounds: Sequence[tuple[list[Seen], list[Seen]]], device: De
         ],
         rows,
         settings=lab.settings()
-        | {"trace": TRACE, "load": LOAD, "capacity_rps": capacity, "shrink": SHRINK, "device": asdict(device)},
+        | {
+            "trace": TRACE,
+            "load": LOAD,
+            "capacity_rps": capacity,
+            "shrink": SHRINK,
+            "devices": [asdict(device) for device in devices],
+        },
         raw={system: [[asdict(seen) for seen in r] for r in each] for system, each in systems.items()},
         notes=[
             "waits are from the scheduler's queue spans; a class's wait is until an executor was told of the request",
-            f"step times: {1000 * device.times.base_s:.2f} ms + {1000 * device.times.per_decode_s:.3f} ms a decode + "
-            f"{1000 * device.times.per_prefill_token_s:.3f} ms a prefill token",
+            *(_told(device.times) for device in devices),
         ],
     )
 
 
+def _told(times: StepTimes) -> str:
+    base_ms, decode_ms, prefill_ms, _ = (1000 * each for each in astuple(times))
+    return f"step times: {base_ms:.2f} ms + {decode_ms:.3f} ms a decode + {prefill_ms:.3f} ms a prefill token"
+
+
 def _throughput(rounds: Sequence[Sequence[Seen]]) -> float:
     tokens = sum(seen.num_tokens for each in rounds for seen in each)
-    return tokens / sum(max(seen.ended_s for seen in each) for each in rounds)
+    return tokens / sum(map(_last, rounds))
 
 
 def _mean(rounds: Sequence[Sequence[Seen]], qos: str | None, what: str = "wait_s") -> float:
