@@ -1,0 +1,205 @@
+"""Both stores keep the same promises: pieces in order, bounds, tenants, times."""
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fakeredis
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from headrace.core.errors import Overloaded, Unavailable
+from headrace.gateway.results.port import Bounds, ResultState, ResultStore, Summary
+from headrace.gateway.results.redis import RedisStore
+from headrace.gateway.results.sqlite import SqliteStore
+
+START_S = 20
+Make = Callable[..., ResultStore]
+
+
+def summary(handle: str, now_s: float = 0.0, tenant: str = "a", lost_s: float = 2e9, expires_s: float = 3e9) -> Summary:
+    return Summary(handle, tenant, f"request {handle}", "bytes", now_s, lost_s, expires_s)
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[int]:
+    """Its port. Skips where none is installed."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server is installed: apt-get install redis-server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield port
+        finally:
+            server.kill()
+
+
+async def connected(port: int) -> Redis:
+    client = Redis(port=port)
+    async with asyncio.timeout(START_S):
+        while True:
+            try:
+                await client.ping()
+                return client
+            except RedisConnectionError:
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture(params=["sqlite", "fakeredis", "redis-server"])
+async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
+    """`make(max_results=…, max_bytes=…)`: stores of the same content."""
+    opened: list[Any] = []
+
+    def bounds(max_results: int = 100, max_bytes: int = 10_000) -> Bounds:
+        return Bounds(max_results, max_bytes)
+
+    if request.param == "sqlite":
+
+        def new(**given: int) -> Any:
+            opened.append(SqliteStore(tmp_path / "folder" / "results.db", bounds(**given)))
+            return opened[-1]
+
+        yield new
+        for store in opened:
+            await store.__aexit__()
+        return
+    if request.param == "fakeredis":
+        server = fakeredis.FakeServer()
+        yield lambda **given: RedisStore(fakeredis.FakeAsyncRedis(server=server), bounds(**given))
+        return
+    with redis_server(tmp_path) as port:
+        client = await connected(port)
+        yield lambda **given: RedisStore(client, bounds(**given))
+        await client.aclose()
+
+
+async def test_pieces_come_back_in_order_from_any_number_on(make: Make) -> None:
+    store = make()
+    await store.open(summary("h"))
+    assert await store.append("h", 0, [b"0", b"1"], 2, 2e9, 3e9)
+    assert await store.append("h", 2, [b"", b"3\x00"], 5, 2e9, 3e9)
+    assert await store.append(
+        "h", 2, [b"", b"3\x00", b"4"], 6, 2.5e9, 3.5e9
+    )  # what is there already is not there twice
+    for first in range(6):
+        assert await store.read("h", first, 100) == [b"0", b"1", b"", b"3\x00", b"4"][first:]
+    assert await store.read("h", 1, 2) == [b"1", b""]
+    assert await store.close("h", ResultState.FAILED, "ENGINE_FAULT", "broke — ü", 4e9)
+    found = await store.find("h")
+    assert found == Summary(
+        "h", "a", "request h", "bytes", 0.0, 2.5e9, 4e9, ResultState.FAILED, 5, 6, 5, "ENGINE_FAULT", "broke — ü"
+    )
+    assert await make().find("h") == found
+
+
+async def test_what_is_gone_takes_nothing_more(make: Make) -> None:
+    store = make()
+    await store.open(summary("h"))
+    await store.append("h", 0, [b"0"], 1, 2e9, 3e9)
+    await store.drop("h")
+    assert not await store.append("h", 1, [b"1"], 2, 2e9, 3e9)
+    assert not await store.close("h", ResultState.FINISHED, "", "", 3e9)
+    assert await store.find("h") is None
+    assert await store.read("h", 0, 10) == []
+    assert await store.list("a") == []
+    await store.drop("h")
+
+
+async def test_a_tenant_sees_its_own_newest_first(make: Make) -> None:
+    store = make()
+    for number, tenant in enumerate("abab"):
+        await store.open(summary(f"h{number}", float(number), tenant))
+    assert [each.handle for each in await store.list("a")] == ["h2", "h0"]
+    assert [each.handle for each in await store.list("b")] == ["h3", "h1"]
+    assert await store.list("c") == []
+
+
+async def test_the_oldest_that_has_ended_makes_room_and_never_one_that_runs(make: Make) -> None:
+    store = make(max_results=3)
+    for number in range(3):
+        await store.open(summary(f"h{number}", float(number)))
+    with pytest.raises(Overloaded, match="3 results are being made"):
+        await store.open(summary("more"))
+    await store.close("h2", ResultState.FINISHED, "", "", 100.0)
+    await store.close("h1", ResultState.FINISHED, "", "", 200.0)
+    await store.open(summary("h3"))
+    assert sorted(each.handle for each in await store.list("a")) == ["h0", "h1", "h3"]
+    await store.open(summary("h4"))
+    assert sorted(each.handle for each in await store.list("a")) == ["h0", "h3", "h4"]
+    with pytest.raises(Overloaded):
+        await store.open(summary("more"))
+
+
+async def test_bytes_are_bounded_too(make: Make) -> None:
+    store = make(max_bytes=10)
+    for handle in ("old", "new", "runs"):
+        await store.open(summary(handle))
+    await store.append("old", 0, [b"1234"], 1, 2e9, 3e9)
+    await store.append("new", 0, [b"1234"], 1, 2e9, 3e9)
+    await store.close("old", ResultState.FINISHED, "", "", 2e9)
+    await store.close("new", ResultState.FINISHED, "", "", 2.1e9)
+    assert await store.append("runs", 0, [b"123"], 1, 2e9, 3e9)  # 11 bytes: the oldest goes
+    assert sorted(each.handle for each in await store.list("a")) == ["new", "runs"]
+    assert await store.append("runs", 1, [b"x" * 20], 2, 2e9, 3e9)  # over the bound by itself: it runs, so it stays
+    assert [each.handle for each in await store.list("a")] == ["runs"]
+    assert await store.append("runs", 2, [b"y"], 3, 2e9, 3e9)
+    assert len(await store.read("runs", 0, 10)) == 3
+
+
+async def test_the_expired_go_and_the_lost_count_as_ended(make: Make) -> None:
+    store = make(max_results=2)
+    await store.open(summary("ended"))
+    await store.close("ended", ResultState.FINISHED, "", "", 50.0)
+    await store.open(summary("lost", lost_s=60.0, expires_s=160.0))
+    assert (await store.find("lost")).at(59.0).state is ResultState.RUNNING  # type: ignore[union-attr]
+    assert (await store.find("lost")).at(60.0).state is ResultState.LOST  # type: ignore[union-attr]
+    await store.open(summary("first", now_s=50.0))
+    assert sorted(each.handle for each in await store.list("a")) == ["first", "lost"]
+    await store.open(summary("second", now_s=61.0))
+    assert sorted(each.handle for each in await store.list("a")) == ["first", "second"]
+    await store.drop("second")
+    await store.open(summary("third", now_s=62.0, lost_s=70.0, expires_s=80.0))
+    await store.drop("first")
+    await store.open(summary("fourth", now_s=80.0))
+    assert [each.handle for each in await store.list("a")] == ["fourth"]
+
+
+async def test_two_gateways_write_at_once(make: Make) -> None:
+    stores = [make(), make()]
+
+    async def one(store: ResultStore, handle: str) -> None:
+        await store.open(summary(handle))
+        for number in range(20):
+            assert await store.append(handle, number, [bytes([number])], number, 2e9, 3e9)
+        assert await store.close(handle, ResultState.FINISHED, "", "", 3e9)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(6):
+            tasks.create_task(one(stores[number % 2], f"h{number}"))
+    for number in range(6):
+        assert await stores[(number + 1) % 2].read(f"h{number}", 0, 100) == [bytes([each]) for each in range(20)]
+
+
+async def test_a_file_that_is_no_store_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "results.db").write_bytes(b"no database " * 100)
+    async with SqliteStore(tmp_path / "results.db", Bounds(1, 1)) as store:
+        with pytest.raises(Unavailable, match=r"results\.db"):
+            await store.list("a")
+
+
+async def test_a_redis_that_is_not_there_is_unavailable() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # nobody listens on it
+        async with RedisStore.at(f"redis://127.0.0.1:{probe.getsockname()[1]}", Bounds(1, 1)) as store:
+            with pytest.raises(Unavailable, match="result store"):
+                await store.find("h")
