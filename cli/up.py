@@ -47,6 +47,9 @@ MetricsPort = Annotated[
         help="GET /metrics: the scheduler's at N, the others' after it.",
     ),
 ]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Start a service's process again where it ends by itself; not with --single.")
+]
 Models = Annotated[
     list[str] | None, typer.Option("--model", metavar="NAME", help="A model to serve; may be given several times.")
 ]
@@ -59,6 +62,7 @@ def up(
     model: Models = None,
     screen: Screened = None,
     metrics_port: MetricsPort = None,
+    restart: Restart = False,
 ) -> None:
     """Start every service on this machine and keep them running until Ctrl-C."""
 
@@ -66,7 +70,7 @@ def up(
         return True
 
     settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port))
-    raise typer.Exit(serve(settings, single, keep_serving))
+    raise typer.Exit(serve(settings, single, keep_serving, restart=restart))
 
 
 def with_encoder(settings: Settings) -> Settings:
@@ -107,11 +111,11 @@ def suite_settings(
     return settings
 
 
-def serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]]) -> int:
+def serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]], *, restart: bool = False) -> int:
     """Runs a suite around `body`, then, where that returns True, until a signal. Returns the exit code."""
     configure_logging("headrace", settings.telemetry.model_copy(update={"log_level": "WARNING"}))
     try:
-        asyncio.run(_serve(settings, single, body))
+        asyncio.run(_serve(settings, single, body, restart))
     except (asyncio.CancelledError, KeyboardInterrupt):
         return CUT_SHORT
     except ServiceFailed as failed:
@@ -121,14 +125,14 @@ def serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bo
     return 0
 
 
-async def _serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]]) -> None:
+async def _serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]], restart: bool) -> None:
     console = Console(stderr=True, highlight=False)
 
     def on_serving(service: Service, address: str) -> None:
         console.print(f"  [green]●[/] {service:<11} {address}")
 
     with stop_signals() as stop:
-        async with suite(settings, single, on_serving) as running:
+        async with suite(settings, single, on_serving, restart=restart) as running:
             if await body(running):
                 console.print(f"ready: headrace generate --chat 'Hello' --address {running.gateway}", soft_wrap=True)
                 await stop.wait()

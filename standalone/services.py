@@ -72,6 +72,12 @@ def wired(settings: Settings, service: Service, address: str) -> Settings:
     return settings.model_copy(update=sections)
 
 
+def listening(settings: Settings, service: Service, address: str) -> Settings:
+    """The settings with `address` for the service itself."""
+    section = getattr(settings, service).model_copy(update={"listen": address})
+    return settings.model_copy(update={service.value: section})
+
+
 def cause(error: BaseException) -> HeadraceError | None:
     """The error for the user in an exception or in a group of them; None where it is a fault of ours."""
     if isinstance(error, BaseExceptionGroup):

@@ -18,7 +18,9 @@ _SPAN_RECEIVERS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_END
 
 
 @asynccontextmanager
-async def suite(settings: Settings, single: bool, on_serving: OnServing) -> AsyncIterator[Suite]:
+async def suite(
+    settings: Settings, single: bool, on_serving: OnServing, *, restart: bool = False
+) -> AsyncIterator[Suite]:
     """A suite that is ready; drained when the block ends. Raises what `running` and `supervised` raise."""
     home = settings.models.home
     async with AsyncExitStack() as stack:
@@ -30,7 +32,9 @@ async def suite(settings: Settings, single: bool, on_serving: OnServing) -> Asyn
         if single:
             yield await stack.enter_async_context(running(settings, on_serving))
         else:
-            yield await stack.enter_async_context(supervised(settings, _run_folder(home / "run"), on_serving))
+            yield await stack.enter_async_context(
+                supervised(settings, _run_folder(home / "run"), on_serving, restart=restart)
+            )
 
 
 def collects_spans(settings: Settings) -> bool:

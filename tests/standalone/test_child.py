@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.standalone.services import Service
-from headrace.standalone.supervisor import TAIL_LINES, Child, ServiceFailed
+from headrace.standalone.supervisor import MAX_RESTARTS, TAIL_LINES, Child, ServiceFailed
 
 
 async def child(folder: Path, code: str) -> Child:
@@ -52,3 +52,26 @@ async def test_stopping_one_that_has_ended_is_nothing(tmp_path: Path) -> None:
     await one.process.wait()
     await one.stop(bound_s=10)
     assert one.process.returncode == 0
+
+
+async def test_one_that_is_to_be_started_again_is_so_at_its_address_and_not_for_ever(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    async def again(address: str) -> asyncio.subprocess.Process:
+        started.append(address)
+        return (await child(tmp_path, "exit(4)")).process
+
+    first = await child(tmp_path, """print('{"address": "127.0.0.1:5"}')""")
+    one = Child(Service.EXECUTOR, first.process, first.log, again)
+    with pytest.raises(ServiceFailed, match="executor ended with code 4"):
+        await one.watch()
+    assert started == ["127.0.0.1:5"] * MAX_RESTARTS
+
+
+async def test_one_that_never_listened_is_not_started_again(tmp_path: Path) -> None:
+    async def again(address: str) -> asyncio.subprocess.Process:
+        raise AssertionError
+
+    first = await child(tmp_path, "exit(4)")
+    with pytest.raises(ServiceFailed, match="executor ended with code 4"):
+        await Child(Service.EXECUTOR, first.process, first.log, again).watch()
