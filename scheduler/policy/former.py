@@ -1,7 +1,7 @@
 """When a padded batch closes, and on which executor: pure decisions over what waits in each length bucket.
 
-A device that idles gets what there is at once. In front of a busy one a batch stays open while company may come: until
-it is full, its window is over, a member's deadline wants it, or the device is about to idle.
+A device that idles gets what there is at once. In front of a busy one a batch grows, since nothing is gained by ending
+it sooner: until it is full, a member's deadline wants it, or the device is about to idle.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from headrace.scheduler.policy.registry import Executor
 LEAD_S = 0.005
 """So long before its device idles a batch is on its way: two messages between services."""
 COMPANY = 0.5
-"""Fewer arrivals than these expected before the window ends are not waited for."""
+"""Fewer arrivals than these expected before a window ends are not waited for."""
 _MOST_LOOKED_AT = 64
 """Of the executors with room, so many are looked at in one turn, the least loaded first: those that idle are."""
 
@@ -101,12 +101,14 @@ class Former:
         rows = min(self._most_rows(executor, leader.request, padded), _num_free(executor))
         if bucket.num_waiting >= rows:
             return self.now, CloseReason.FULL
-        until = min(held_since + self.limits.window_ms / 1000, free_at(executor, self.now) - LEAD_S)
+        free = free_at(executor, self.now)
+        overdue = free <= self.now  # it will idle any moment, nobody knows when
+        until = held_since + self.limits.window_ms / 1000 if overdue else free - LEAD_S
         latest_s = self.predictor.batch_s(model, rows * padded) + LEAD_S
         wanted = min((deadline - latest_s for deadline in _deadlines(bucket)), default=until)
         if wanted < until:
             return wanted, CloseReason.DEADLINE
-        if self.lengths.expected(leader.bucket, self.now, until) < COMPANY:
+        if overdue and self.lengths.expected(leader.bucket, self.now, until) < COMPANY:
             return self.now, CloseReason.WINDOW
         return until, CloseReason.WINDOW
 

@@ -23,6 +23,7 @@ from headrace.scheduler.policy.events import (
     Tick,
     Withdrawn,
 )
+from headrace.scheduler.policy.flights import free_at
 from headrace.scheduler.policy.limits import Bounds, BucketRule, Limits, changed
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.state import State
@@ -173,11 +174,12 @@ class FormerMachine(RuleBasedStateMachine):
                 assert not [serial for serial in self.waiting if self.requests[serial].model in served], executor_id
 
     @invariant()
-    def no_batch_is_open_longer_than_the_window(self) -> None:
+    def no_batch_is_open_longer_than_devices_are_busy_and_the_window(self) -> None:
+        busy_until = max((free_at(each, self.now) for each in self.state.registry.executors.values()), default=0.0)
         for lane in self.state.queues.lanes():
             for bucket in (lane.by_bucket or {}).values():
                 if bucket.held_since is not None and self.state.windows.next_due() is not None:
-                    assert self.now <= bucket.held_since + WINDOW_S + 1e-9
+                    assert self.now <= max(busy_until, bucket.held_since + WINDOW_S) + 1e-9
 
     def teardown(self) -> None:
         """What runs ends, one batch after the other: then nobody may be left."""
