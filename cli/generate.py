@@ -9,7 +9,7 @@ from rich.console import Console
 from headrace.chassis.config import load_settings
 from headrace.cli.reach import reaching
 from headrace.client import AsyncClient, Message, Piece
-from headrace.client.values import Qos, SamplingOptions
+from headrace.client.values import CallOptions, OnMiss, Qos
 from headrace.core.errors import EngineFault
 
 
@@ -24,6 +24,9 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Draw from this many most probable tokens.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same answer.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
+    sla_total_ms: Annotated[int | None, typer.Option(metavar="MS", help="Hear of the answer by then.")] = None,
+    sla_first_token_ms: Annotated[int | None, typer.Option(metavar="MS", help="See it begin by then.")] = None,
+    on_miss: Annotated[OnMiss | None, typer.Option(help="Answer in part and go on, fail, or just go on.")] = None,
     address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The gateway; default: as set.")] = None,
 ) -> None:
     """Ask a running suite, and see the answer as it is made."""
@@ -34,14 +37,15 @@ def generate(
         "top_k": top_k,
         "seed": seed,
         "stop": stop or None,
+        "sla_total_ms": sla_total_ms,
+        "sla_first_token_ms": sla_first_token_ms,
+        "on_miss": on_miss,
     }
-    sampling = SamplingOptions(**{name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
-    asyncio.run(ask(address or load_settings().gateway.listen, model, prompt, qos=qos, chat=chat, **sampling))
+    options = CallOptions(**{name: value for name, value in given.items() if value is not None}, qos=qos)  # type: ignore[typeddict-item]
+    asyncio.run(ask(address or load_settings().gateway.listen, model, prompt, chat=chat, **options))
 
 
-async def ask(
-    address: str, model: str, prompt: str, *, qos: Qos, chat: bool, **sampling: Unpack[SamplingOptions]
-) -> str:
+async def ask(address: str, model: str, prompt: str, *, chat: bool, **options: Unpack[CallOptions]) -> str:
     """Streams one answer to standard output, then how it ended to standard error; returns the request's id.
 
     Raises what the gateway answers; Unavailable with how to start a suite where nobody listens.
@@ -51,7 +55,7 @@ async def ask(
         try:
             whole = [Message("user", prompt)] if chat else prompt
             with reaching(address):
-                async for last in client.stream(model, whole, qos=qos, **sampling):
+                async for last in client.stream(model, whole, **options):
                     print(last.text, end="", flush=True)
         finally:
             if last is not None:
@@ -62,5 +66,7 @@ async def ask(
     ending = f"{last.finish_reason.name.lower()}, {usage.prompt_tokens} tokens in, {usage.completion_tokens} out"
     if last.flagged is not None:
         ending += f", flagged by the screen: {last.flagged.category} ({last.flagged.score:.2f})"
-    Console(stderr=True, highlight=False).print(ending, style="dim")
+    if last.result is not None:
+        ending += f"; the rest: headrace results attach {last.result.handle} --offset {last.result.offset}"
+    Console(stderr=True, highlight=False).print(ending, style="dim", soft_wrap=True)
     return last.request_id

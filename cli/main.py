@@ -20,6 +20,7 @@ COMMANDS = {
     "up": "headrace.cli.up:up",
     "demo": "headrace.cli.demo:demo",
     "generate": "headrace.cli.generate:generate",
+    "results": "headrace.cli.results:app",
     "screen": "headrace.cli.screen:screen",
     "embed": "headrace.cli.encode:embed",
     "rerank": "headrace.cli.encode:rerank",

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -15,6 +16,9 @@ from headrace.client.values import (
     Model,
     Piece,
     Prompt,
+    Result,
+    ResultHandle,
+    ResultState,
     SamplingOptions,
     TokenLogprob,
     TokenLogprobs,
@@ -39,6 +43,7 @@ def encode(model: str, prompt: Prompt, n: int | None, options: CallOptions) -> p
     precision = options.get("precision") or Precision.ANY.name
     request.precision = named(Precision, "precision", precision).value  # type: ignore[assignment]
     _put_prompt(request, prompt)
+    _put_sla(request, options)
     for name, value in {**options, "n": n}.items():
         if value is not None and name not in _OF_THE_CALL:
             _put_option(request.sampling, name, value)
@@ -68,6 +73,33 @@ def decode(response: pb.GenerateResponse) -> Piece:
         precision=Precision(response.precision),
         usage=to_usage(response.usage) if response.HasField("usage") else None,
         flagged=_verdict(response.screen) if response.HasField("screen") else None,
+        result=ResultHandle(response.result.handle, response.result.offset) if response.HasField("result") else None,
+    )
+
+
+def encode_attach(handle: str, offset: int) -> pb.AttachResultRequest:
+    """Raises InvalidRequest for an offset that the wire cannot hold."""
+    try:
+        return pb.AttachResultRequest(handle=handle, offset=offset)
+    except ValueError as error:
+        raise InvalidRequest(f"offset cannot be {offset}", field="offset", limit="uint64") from error
+
+
+def decode_attached(handle: str, response: pb.AttachResultResponse) -> Piece:
+    return replace(decode(response.piece), result=ResultHandle(handle, response.next_offset))
+
+
+def decode_result(result: pb.Result) -> Result:
+    return Result(
+        handle=result.handle,
+        request_id=result.request_id,
+        model=result.model,
+        state=ResultState(result.state),
+        num_pieces=result.num_pieces,
+        num_tokens=result.num_tokens,
+        num_bytes=result.num_bytes,
+        age_s=result.age_ms / 1000,
+        expires_s=result.expires_ms / 1000 if result.expires_ms else None,
     )
 
 
@@ -85,12 +117,13 @@ def decode_model(model: pb.Model) -> Model:
 def answers(pieces: Iterable[Piece]) -> list[Answer]:
     """The whole answers, by index. Raises EngineFault where the stream ended without usage, its last word."""
     by_index: dict[int, list[Piece]] = {}
-    usage = flagged = None
+    usage = flagged = result = None
     precision = Precision.ANY
     for piece in pieces:
         by_index.setdefault(piece.index, []).append(piece)
         usage = piece.usage or usage
         flagged = piece.flagged or flagged
+        result = piece.result or result
         precision = piece.precision or precision
     if usage is None:
         raise EngineFault("the stream ended before the answer did")
@@ -105,6 +138,7 @@ def answers(pieces: Iterable[Piece]) -> list[Answer]:
             precision=precision,
             usage=usage,
             flagged=flagged,
+            result=result,
         )
         for index, group in sorted(by_index.items())
     ]
@@ -117,6 +151,21 @@ def named(kind: type[Names], field: str, name: str) -> Names:
     except KeyError:
         known = ", ".join(member.name.lower() for member in kind)
         raise InvalidRequest(f"{field} {name!r} is unknown, must be one of {known}", field=field, limit=known) from None
+
+
+def _put_sla(request: pb.GenerateRequest, options: CallOptions) -> None:
+    try:
+        if (first_token_ms := options.get("sla_first_token_ms")) is not None:
+            request.sla.first_token_ms = first_token_ms
+        if (total_ms := options.get("sla_total_ms")) is not None:
+            request.sla.total_ms = total_ms
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(f"the SLA is no number of ms: {error}", field="sla", limit="int64") from error
+    if (on_miss := options.get("on_miss")) is not None:
+        known = [name.removeprefix("ON_MISS_").lower() for name in pb.OnMiss.keys()][1:]  # noqa: SIM118 - an enum wrapper is no mapping
+        if on_miss not in known:
+            raise InvalidRequest(f"on_miss {on_miss!r} is unknown", field="sla.on_miss", limit=", ".join(known))
+        request.sla.on_miss = pb.OnMiss.Value(f"ON_MISS_{on_miss.upper()}")
 
 
 def _verdict(proto: types_pb2.ScreenVerdict) -> Verdict:

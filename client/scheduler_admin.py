@@ -13,7 +13,7 @@ from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.core.errors import Unavailable
-from headrace.core.request import QosClass
+from headrace.core.request import Precision, QosClass
 
 _Answer = TypeVar("_Answer")
 
@@ -52,6 +52,8 @@ class StepModel:
     decode_ms: float
     prefill_token_ms: float
     num_steps: int
+    precision: Precision
+    architecture: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class SchedulerAdmin:
 
 def _status(response: pb.GetStatusResponse) -> SchedulerStatus:
     known = {int(qos): qos for qos in QosClass}
+    precisions = {int(each): each for each in Precision}
     return SchedulerStatus(
         waiting={
             known[each.qos_class]: Waiting(each.num_waiting, each.waiting_tokens)
@@ -142,7 +145,15 @@ def _status(response: pb.GetStatusResponse) -> SchedulerStatus:
             for each in response.executors
         ),
         step_models=tuple(
-            StepModel(each.model, each.step_ms, each.decode_ms, each.prefill_token_ms, each.num_steps)
+            StepModel(
+                each.model,
+                each.step_ms,
+                each.decode_ms,
+                each.prefill_token_ms,
+                each.num_steps,
+                precisions.get(each.precision, Precision.ANY),
+                each.architecture,
+            )
             for each in response.step_models
         ),
         padded_models=tuple(

@@ -11,7 +11,16 @@ from headrace.api.gateway.v1.gateway_pb2_grpc import GatewayServiceStub
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
-from headrace.client.codec import answers, decode, decode_model, encode, metadata
+from headrace.client.codec import (
+    answers,
+    decode,
+    decode_attached,
+    decode_model,
+    decode_result,
+    encode,
+    encode_attach,
+    metadata,
+)
 from headrace.client.encoder_codec import (
     decode_classify,
     decode_embed,
@@ -31,6 +40,7 @@ from headrace.client.values import (
     PoolingName,
     Prompt,
     Ranking,
+    Result,
     Texts,
 )
 
@@ -124,6 +134,33 @@ class AsyncClient:
             return await method(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
+
+    async def attach_result(
+        self, handle: str, offset: int = 0, *, timeout_s: float | None = None
+    ) -> AsyncIterator[Piece]:
+        """The pieces of an answer that went on, from number `offset` on, those to come too.
+
+        Each says where to go on after it. Raises what the answer failed with, after its pieces. Closing the iterator
+        ends this call only, not the answer.
+        """
+        request = encode_attach(handle, offset)
+        call = self._stub.AttachResult(request, timeout=timeout_s, metadata=metadata(self._tenant))
+        try:
+            async for response in call:
+                yield decode_attached(handle, response)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
+
+    async def cancel_result(self, handle: str, *, timeout_s: float | None = None) -> None:
+        """Ends an answer that goes on, and drops what is stored of it. Raises ResultNotFound."""
+        await self._unary(self._stub.CancelResult, pb.CancelResultRequest(handle=handle), {"timeout_s": timeout_s})
+
+    async def list_results(self, *, timeout_s: float | None = None) -> list[Result]:
+        """The tenant's, newest first."""
+        response = await self._unary(self._stub.ListResults, pb.ListResultsRequest(), {"timeout_s": timeout_s})
+        return [decode_result(result) for result in response.results]
 
     async def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """The models that the gateway can serve."""

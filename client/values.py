@@ -3,12 +3,14 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, TypedDict
 
 from headrace.core.request import FinishReason, Precision
 from headrace.core.screening import Verdict
 
 Qos = Literal["realtime", "normal", "batch"]
+OnMiss = Literal["partial", "cancel", "continue"]
 PrecisionName = Literal["fp32", "bf16", "fp16", "int8"]
 
 
@@ -44,12 +46,16 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class CallOptions(SamplingOptions, total=False):
-    """All that may be said with a prompt. Left out: class normal, the model's precision, no deadline, a drawn id."""
+    """All that may be said with a prompt. Left out: class normal, the model's precision, no deadline, a drawn id, and
+    the class's SLA; 0 is no SLA. On a miss the answer ends in part (`partial`), fails (`cancel`), or goes on."""
 
     qos: Qos
     precision: PrecisionName | None
     timeout_s: float | None
     request_id: str | None
+    sla_first_token_ms: int
+    sla_total_ms: int
+    on_miss: OnMiss
 
 
 Texts = str | Sequence[str] | Sequence[Sequence[int]]
@@ -93,11 +99,45 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultHandle:
+    """Where an answer is that goes on without its call; `offset` is the number of the first piece that is new."""
+
+    handle: str
+    offset: int
+
+
+class ResultState(IntEnum):
+    """LOST: its gateway went away. Values equal those on the wire."""
+
+    RUNNING = 1
+    FINISHED = 2
+    FAILED = 3
+    LOST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An answer that goes on or has done so. `age_s` since its stream ended in part, `expires_s` from now until it is
+    dropped, None while it runs."""
+
+    handle: str
+    request_id: str
+    model: str
+    state: ResultState
+    num_pieces: int
+    num_tokens: int
+    num_bytes: int
+    age_s: float
+    expires_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A piece of answer `index`. The last of each answer has a finish reason, the last of all has usage.
 
     `precision` is that which served, in the first piece of the call; ANY in the others. `flagged` is what the screen
-    found in a prompt that was let pass, in the last piece of the call.
+    found in a prompt that was let pass, in the last piece of the call. `result` is where a partial answer goes on, in
+    its last piece; pieces of an attached result each say where to go on after them.
     """
 
     request_id: str
@@ -109,11 +149,15 @@ class Piece:
     precision: Precision
     usage: Usage | None
     flagged: Verdict | None = None
+    result: ResultHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer. `usage` is the call's: its completion tokens are those of all its answers."""
+    """A whole answer, or a partial one and where it goes on (`result`).
+
+    `usage` is the call's: its completion tokens are those of all its answers.
+    """
 
     request_id: str
     index: int
@@ -124,6 +168,7 @@ class Answer:
     precision: Precision
     usage: Usage
     flagged: Verdict | None = None
+    result: ResultHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
