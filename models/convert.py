@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from headrace.core.errors import InvalidRequest
+from headrace.core.request import Precision
 from headrace.models import (
     bert_forward,
     bert_graph,
@@ -20,6 +21,7 @@ from headrace.models import (
     gguf_tokenizer,
     gguf_weights,
     onnx_source,
+    precisions,
     torch_converter,
 )
 from headrace.models.environment import Environment
@@ -64,6 +66,46 @@ def convert(found: Found, folder: Path, home: Path, stage: Stage) -> Converted:
             return _graph(found, folder, onnx_source.environment(home), stage)
         case Format.DECODER:
             return _decoder(found.path, folder, torch_converter.environment(home), stage)
+
+
+Check = dict[str, str | int | float]
+
+
+def convert_variants(
+    found: Found, folder: Path, home: Path, wanted: Sequence[Precision], stage: Stage
+) -> dict[Precision, Check]:
+    """Writes the decoder in other precisions beside its own graph, which is in `folder` with its tokenizer.
+
+    Returns how each was checked. Raises InvalidRequest where the source does not hold the model's whole weights.
+    """
+    precisions.check_variants(wanted)
+    probes = _probes(Tokenizer.from_file(str(folder / TOKENIZER)))
+    work = folder.parent / "whole"
+    stage("convert the variants")
+    match found.format:
+        case Format.GGUF:
+            file, whole = GgufFile(found.path), work / GRAPH
+            if file.architecture not in ARCHITECTURES:
+                raise InvalidRequest(f"no variants are made of {file.architecture}", field="precision")
+            work.mkdir()
+            gguf_weights.whole(file, folder / GRAPH, whole)
+            expected = list(GgufForward(file).logits(np.asarray(probes)))
+        case Format.DECODER:
+            torch = torch_converter.environment(home)
+            _install(torch, stage)
+            expected, whole = torch_converter.export(torch, found.path, work, probes), work / "whole" / GRAPH
+        case _:
+            raise InvalidRequest(
+                "variants are made of decoders from GGUF and safetensors; an encoder's precision is chosen when it is "
+                "loaded (encoder.precision), a graph is kept as it is",
+                field="precision",
+            )
+    made: dict[Precision, Check] = {}
+    for precision in wanted:
+        stage(f"check {precision.name.lower()}")
+        target = folder / precision.name.lower() / GRAPH
+        made[precision] = _measured("the source", precisions.write(whole, target, precision, probes, expected))
+    return made
 
 
 def _gguf(path: Path, folder: Path, stage: Stage) -> Converted:

@@ -65,6 +65,15 @@ class _Matrix:
         )
         self.multiply.input(1).replace_source_output(op.constant(scales).output(0))
 
+    @property
+    def read_by(self) -> ov.Output:
+        """What the rest of the graph reads: the weights [R, C] in float32."""
+        node = self.multiply
+        while node.get_output_element_type(0) != ov.Type.f32:
+            (target,) = node.output(0).get_target_inputs()
+            node = target.get_node()
+        return node.output(0)
+
     def _values(self, constant: ov.Node) -> NDArray[np.uint8]:
         return unpack(constant) if self.four_bits else constant.get_data()
 
@@ -93,6 +102,18 @@ def restore(file: GgufFile, graph: Path) -> int:
     model.set_rt_info(str(width), ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
     ov.save_model(model, graph, compress_to_fp16=False)
     return len(restored)
+
+
+def whole(file: GgufFile, graph: Path, target: Path) -> None:
+    """Writes the graph with the file's own weights in float32 in place of each compressed matrix."""
+    core = ov.Core()
+    core.set_property({"ENABLE_MMAP": False})
+    model = core.read_model(graph)
+    tensors = {tensor.name: tensor for tensor in file.reader.tensors if len(tensor.shape) == 2}
+    for matrix in list(_matrices(model)):
+        name = _matching(matrix.weights(1)[0], matrix.codes.get_shape()[0], tensors)
+        matrix.read_by.replace(op.constant(_in_graph_order(file, tensors[name])).output(0))
+    ov.save_model(model, target, compress_to_fp16=False)
 
 
 def group_width(row_lengths: Sequence[int]) -> int:

@@ -17,7 +17,8 @@ CONVERTER = 2  # counts up when conversion changes what it stores: a model of an
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What model.toml says. `digest` is the SHA-256 of the source, `check` how the conversion was compared with it,
-    `labels` those of a classification head."""
+    `labels` those of a classification head, `precision` that of its own graph; `variants` are the checks of the others
+    by the names of their precisions."""
 
     kind: str
     digest: str
@@ -29,6 +30,8 @@ class Manifest:
     weights: str
     check: Mapping[str, str | int | float] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    precision: str = "fp32"
+    variants: Mapping[str, Mapping[str, str | int | float]] = field(default_factory=dict)
     converter: int = CONVERTER
 
 
@@ -46,8 +49,12 @@ def folder_digest(folder: Path, names: list[str]) -> str:
 
 def render(manifest: Manifest, files: Mapping[str, str]) -> str:
     """The text of model.toml; `files` maps names to SHA-256."""
-    fields = {name: getattr(manifest, name) for name in manifest.__dataclass_fields__ if name != "check"}
-    tables = {"check": manifest.check, "files": dict(sorted(files.items()))}
+    tables = {"check": manifest.check}
+    tables |= {f"variants.{name}": check for name, check in manifest.variants.items()}
+    tables["files"] = dict(sorted(files.items()))
+    fields = {
+        name: getattr(manifest, name) for name in manifest.__dataclass_fields__ if name not in ("check", "variants")
+    }
     lines = [f"{name} = {_value(value)}" for name, value in fields.items()]
     for name, table in tables.items():
         if table:
@@ -66,14 +73,29 @@ def is_current(folder: Path) -> bool:
     return bool(data.get("converter", 1) == CONVERTER)
 
 
+def read_manifest(entry: ModelEntry) -> Manifest:
+    """What model.toml says of an installed model."""
+    data = tomllib.loads((entry.folder / FILE_NAME).read_text(encoding="utf-8"))
+    known = {name: value for name, value in data.items() if name in Manifest.__dataclass_fields__}
+    lists = {name: tuple(known.get(name, ())) for name in ("eos_token_ids", "labels")}
+    return Manifest(**{**known, **lists, "precision": entry.precision.name.lower()})
+
+
 def read_files(folder: Path) -> dict[str, str]:
     """The checksums that model.toml records, by file name."""
     return dict(tomllib.loads((folder / FILE_NAME).read_text(encoding="utf-8")).get("files", {}))
 
 
-def verify(entry: ModelEntry) -> None:
-    """Reads every stored file and compares it with its checksum. Raises EngineNotReady that names the damaged ones."""
+def verify(entry: ModelEntry, *, served_only: bool = False) -> None:
+    """Reads every stored file and compares it with its checksum; with `served_only` other precisions' are left out.
+    Raises EngineNotReady that names the damaged ones."""
     files = read_files(entry.folder)
+    if served_only:
+        own = entry.graph.relative_to(entry.folder).parent
+        graphs = {entry.graph.name, entry.graph.with_suffix(".bin").name}
+        files = {
+            name: each for name, each in files.items() if Path(name).name not in graphs or Path(name).parent == own
+        }
     broken = [name for name in files if not (entry.folder / name).is_file()]
     broken += [
         name for name, digest in files.items() if name not in broken and file_digest(entry.folder / name) != digest

@@ -5,27 +5,51 @@ half-written one never gets its model.toml).
 """
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.core.errors import EngineNotReady, ModelNotFound
 from headrace.core.model import ModelInfo
+from headrace.core.request import Precision
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """An installed model. Paths are absolute; `chat_template` is Jinja source, '' where the model has none."""
+    """An installed model. Paths are absolute; `chat_template` is Jinja source, '' where the model has none.
+
+    `precision` is that of `graph`: the model's own, or the one of its `variants` that was asked for.
+    """
 
     info: ModelInfo
     folder: Path
     source: str
     license: str
     chat_template: str
+    precision: Precision = Precision.FP32
+    variants: tuple[Precision, ...] = ()
+    variant_folder: str = ""
 
     @property
     def graph(self) -> Path:
         """OpenVINO IR (its .bin beside it)."""
-        return self.folder / "openvino_model.xml"
+        return self.folder / self.variant_folder / "openvino_model.xml"
+
+    def variant(self, precision: Precision) -> "ModelEntry":
+        """The same model with its graph of another precision. Raises EngineNotReady where it has none."""
+        if precision is self.precision:
+            return self
+        name = precision.name.lower()
+        if precision not in self.variants:
+            there = ", ".join(each.name.lower() for each in (self.precision, *self.variants))
+            raise EngineNotReady(
+                f"model {self.info.name!r} is not there in {name}; run: "
+                f"headrace models add {self.info.name} --precision {name}",
+                field="executor.precision",
+                limit=there,
+            )
+        return replace(self, precision=precision, variant_folder=name)
 
     @property
     def tokenizer(self) -> Path:
@@ -67,8 +91,21 @@ class Repository:
                 labels=tuple(data.get("labels", ())),
             )
             chat_template = template.read_text(encoding="utf-8") if template.exists() else ""
-            return ModelEntry(info, folder, data["source"], data["license"], chat_template)
+            return ModelEntry(
+                info,
+                folder,
+                data["source"],
+                data["license"],
+                chat_template,
+                _precision(data),
+                tuple(Precision[variant.upper()] for variant in data.get("variants", ())),
+            )
         except (ValueError, KeyError) as error:  # no TOML, no UTF-8, or not all of it
             raise EngineNotReady(
                 f"model {name!r} is damaged (model.toml): remove it and add it again", field="model"
             ) from error
+
+
+def _precision(data: Mapping[str, Any]) -> Precision:
+    """Models of before this was written down: decoders were made in eight bits, encoders are whole."""
+    return Precision[data.get("precision", "int8" if data["kind"] == "decoder" else "fp32").upper()]
