@@ -87,10 +87,12 @@ def status_tables(now: SchedulerStatus) -> list[Table]:
             f"{executor.load:.0%}",
             "yes" if executor.draining else "no",
         )
-    models = _table("model", "ms a step", "a decode", "a prefill token", "steps seen", left=1)
+    models = _table("model", "precision", "on", "ms a step", "a decode", "a prefill token", "steps seen", left=3)
     for model in now.step_models:
         models.add_row(
             Text(printable(model.model)),
+            model.precision.name.lower(),
+            Text(printable(model.architecture)),
             *(f"{ms:.4g}" for ms in (model.step_ms, model.decode_ms, model.prefill_token_ms)),
             f"{model.num_steps:,}",
         )

@@ -92,6 +92,7 @@ def _enlistment(model: ModelInfo, spec: EngineSpec, num_slots: int) -> scheduler
         num_slots=num_slots,
         num_blocks=spec.num_blocks - spec.min_rows,
         block_tokens=spec.block_tokens,
+        architecture=spec.architecture,
     )
 
 

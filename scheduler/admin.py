@@ -9,6 +9,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.step_model import StepModel
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.policy.limits import LIVE, live_values
+from headrace.scheduler.policy.prediction import StepKind
 from headrace.scheduler.policy.registry import Executor
 from headrace.scheduler.policy.state import State
 
@@ -66,7 +67,7 @@ def to_status(state: State) -> pb.GetStatusResponse:
             displaced=tally.displaced,
         ),
         executors=[_executor(executor) for executor in executors],
-        step_models=[_step_model(name, model) for name, model in sorted(state.predictor.steps.items())],
+        step_models=[_step_model(*each) for each in sorted(state.predictor.steps.items()) if each[1].num_samples],
         padded_models=[
             pb.PaddedModelStatus(model=name, batches=each.batches, fill=each.fill, utilisation=each.utilisation)
             for name, each in sorted(state.padded.items())
@@ -88,10 +89,13 @@ def _executor(executor: Executor) -> pb.ExecutorStatus:
     )
 
 
-def _step_model(name: str, model: StepModel) -> pb.StepModelStatus:
+def _step_model(kind: StepKind, model: StepModel) -> pb.StepModelStatus:
+    name, precision, architecture = kind
     step_s, decode_s, prefill_token_s = model.coefficients
     return pb.StepModelStatus(
         model=name,
+        precision=int(precision),  # type: ignore[arg-type]
+        architecture=architecture,
         step_ms=step_s * 1000,
         decode_ms=decode_s * 1000,
         prefill_token_ms=prefill_token_s * 1000,

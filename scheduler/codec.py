@@ -22,6 +22,8 @@ _CLASSES: dict[int, QosClass] = {
     types_pb2.QOS_CLASS_UNSPECIFIED: QosClass.NORMAL,
     **{int(qos): qos for qos in QosClass},
 }
+MOST_ARCHITECTURE = 256
+"""Characters of an architecture's name that are told apart."""
 _PRECISIONS: dict[int, Precision] = {int(precision): precision for precision in Precision}
 
 
@@ -63,13 +65,14 @@ def to_enlisted(enlistment: pb.Enlistment) -> ExecutorEnlisted:
         running_ids=tuple(enlistment.running_request_ids),
         paused_ids=tuple(enlistment.paused_request_ids),
         draining=enlistment.draining,
+        architecture=enlistment.architecture[:MOST_ARCHITECTURE],
     )
 
 
 def _to_loaded(model: pb.LoadedModel) -> LoadedModel:
     padding = None
     if model.HasField("padding"):
-        padding = Padding(max(1, model.padding.batch_rows), max(1, model.padding.align_tokens))
+        padding = Padding(max(1, model.padding.batch_rows), max(1, model.padding.align_tokens), model.padding.packs)
     return LoadedModel(model.name, _PRECISIONS.get(model.precision, Precision.ANY), model.context_tokens, padding)
 
 

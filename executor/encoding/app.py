@@ -66,6 +66,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             num_slots=num_slots,
             num_blocks=num_slots,
             block_tokens=encoder.spec.context_tokens,
+            architecture=encoder.spec.architecture,
         )
         async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
             yield handle

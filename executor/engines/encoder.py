@@ -16,7 +16,7 @@ Int64 = NDArray[np.int64]
 class EncoderSpec:
     """What the engine can do. `output_size` is that of a hidden state, or the number of scores where it `has_head`.
 
-    At one padded length a row's output depends, bit for bit, on the row only.
+    `architecture` is what it runs on. At one padded length a row's output depends, bit for bit, on the row only.
     """
 
     name: str
@@ -25,6 +25,7 @@ class EncoderSpec:
     vocab_size: int
     output_size: int
     has_head: bool
+    architecture: str = ""
 
 
 class Encoder(Protocol):

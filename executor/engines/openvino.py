@@ -15,7 +15,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from headrace.core.errors import EngineNotReady
 from headrace.core.request import Precision
-from headrace.executor.engines.loading import not_loaded
+from headrace.executor.engines.loading import cpu_architecture, not_loaded
 from headrace.executor.engines.protocol import EngineSpec, Float32, Int32, StepPlan
 from headrace.executor.memory.host_arena import HostArena
 from headrace.executor.memory.layered import LayeredMemory
@@ -88,7 +88,7 @@ class OpenVinoEngine:
             }
             compiled = core.compile_model(model, "CPU", properties)
         except RuntimeError as error:
-            raise not_loaded("OpenVINO", entry, error) from error
+            raise not_loaded(entry, error) from error
         self._request = compiled.create_infer_request()
         ports = [
             port for port in compiled.inputs if any(".cache" in name or "_cache" in name for name in port.get_names())
@@ -130,6 +130,7 @@ class OpenVinoEngine:
             num_candidates=min(NUM_CANDIDATES, entry.info.vocab_size),
             exact=exact,
             extent_blocks=self._memory.extent_blocks,
+            architecture=cpu_architecture(core, num_threads),
         )
 
     def forward(self, plan: StepPlan) -> OpenVinoOutput:

@@ -14,7 +14,7 @@ from openvino import opset13 as op
 from headrace.core.errors import EngineFault, EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.encoder import EncoderSpec, Int64
-from headrace.executor.engines.loading import not_loaded
+from headrace.executor.engines.loading import cpu_architecture, not_loaded
 from headrace.executor.engines.protocol import Float32
 from headrace.models.repository import ModelEntry
 
@@ -28,6 +28,7 @@ class OpenVinoEncoder:
 
     def __init__(self, entry: ModelEntry, *, precision: str = "auto", threads: int = 0) -> None:
         core = ov.Core()
+        num_threads = threads or len(os.sched_getaffinity(0))
         served = _served(core, precision)
         try:
             model = core.read_model(entry.graph)
@@ -37,14 +38,14 @@ class OpenVinoEncoder:
                 model,
                 "CPU",
                 {
-                    "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
+                    "INFERENCE_NUM_THREADS": num_threads,
                     "INFERENCE_PRECISION_HINT": _HINTS[served],
                     "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(_INT8_GROUP if served is Precision.INT8 else 0),
                     "PERFORMANCE_HINT": "LATENCY",
                 },
             )
         except RuntimeError as error:
-            raise not_loaded("OpenVINO", entry, error) from error
+            raise not_loaded(entry, error) from error
         shape = compiled.outputs[0].get_partial_shape()
         if shape[-1].is_dynamic:
             raise EngineNotReady(f"model {entry.info.name}: the size of its output is not fixed")
@@ -58,6 +59,7 @@ class OpenVinoEncoder:
             vocab_size=entry.info.vocab_size,
             output_size=shape[-1].get_length(),
             has_head=len(shape) == 2,
+            architecture=cpu_architecture(core, num_threads),
         )
 
     def forward(self, token_ids: Int64, token_types: Int64, mask: Int64) -> Float32:

@@ -24,6 +24,7 @@ class EngineSpec:
     `min_rows`: a step of fewer rows takes another kernel and may give other bits, so the loop adds dummy rows up to it.
     `min_chunk_tokens`: likewise, a prefill chunk of fewer tokens of a longer prompt.
     `num_candidates`: how many of a row's most probable tokens a step reports.
+    `architecture`: what it runs on; engines that say the same are taken to be as fast with the same model.
     `extent_blocks`: how many blocks lie on whole pages together, and come and go together.
     `exact`: True if a sequence's logits depend, bit for bit, on its own tokens only, as long as the two bounds above
     are kept and known tokens that were once decoded are put in again as rows of one token each.
@@ -41,6 +42,7 @@ class EngineSpec:
     num_candidates: int
     exact: bool
     extent_blocks: int = 1
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from headrace.core.errors import HeadraceError
+from headrace.core.packing import Row
 from headrace.core.request import Precision
 from headrace.scheduler.policy.events import Request
 
@@ -71,8 +72,8 @@ class Member:
 class Dispatch:
     """These requests go to this executor now; their capacity is reserved.
 
-    Of a padded batch, `padded_tokens` is the length of each row, the upper edge of its bucket, and `batch_rows` how
-    many rows there could have been; 0 where nothing is padded.
+    Of a padded batch, `padded_tokens` is the length of each row and `batch_rows` how many rows there could have been; 0
+    where nothing is padded. `rows` of a packed one are its members, by place, that share a row; else each has its own.
     """
 
     batch_id: str
@@ -82,6 +83,12 @@ class Dispatch:
     close_reason: CloseReason
     padded_tokens: int = 0
     batch_rows: int = 0
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """That hold a member."""
+        return len(self.rows) or len(self.members)
 
     @property
     def prompt_tokens(self) -> int:
@@ -91,7 +98,7 @@ class Dispatch:
     @property
     def padding_tokens(self) -> int:
         """What the rows are longer than their prompts, together."""
-        return len(self.members) * self.padded_tokens - self.prompt_tokens if self.padded_tokens else 0
+        return self.num_rows * self.padded_tokens - self.prompt_tokens if self.padded_tokens else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How a model's batches are padded: at most `batch_rows` members, lengths in multiples of `align_tokens`."""
+    """How a model's batches are padded: at most `batch_rows` rows, lengths in multiples of `align_tokens`.
+
+    A row holds one member, or with `packs` as many as fit into it.
+    """
 
     batch_rows: int
     align_tokens: int
+    packs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class GatewayLost:
 class ExecutorEnlisted:
     """An executor offers its capacity, for the first time or again.
 
-    `running_ids` are on it now; those also in `paused_ids` were displaced and hold no slot.
+    `running_ids` are on it now; those also in `paused_ids` were displaced and hold no slot. A model in one precision is
+    taken to be as fast on all executors of one `architecture`.
     """
 
     executor_id: str
@@ -91,6 +96,7 @@ class ExecutorEnlisted:
     running_ids: tuple[str, ...] = ()
     paused_ids: tuple[str, ...] = ()
     draining: bool = False
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)

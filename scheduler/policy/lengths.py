@@ -22,6 +22,7 @@ class Grid:
     rule: BucketRule
     align_tokens: int
     longest: int
+    packs: bool = False
 
 
 @dataclass(slots=True)
@@ -43,12 +44,15 @@ class Lengths:
         self._buckets = _buckets(self.grid)
 
     def bucket_of(self, length: int) -> int:
-        """Of any length: one outside the model's is taken as the nearest."""
+        """Of any length: one outside the model's is taken as the nearest. All have one where rows are packed."""
+        if self.grid.packs:
+            return self.grid.longest
         return self._buckets.bucket_of(self._within(length))
 
     def padded_length(self, lengths: Sequence[int]) -> int:
-        """Tokens of each row of a batch of these, all of one bucket."""
-        return self._buckets.padded_length([self._within(length) for length in lengths])
+        """Tokens of each row of a batch of these, all of one bucket, one a row."""
+        within = [self._within(length) for length in lengths]
+        return self._buckets.padded_length([max(within)] if self.grid.packs else within)
 
     def arrived(self, length: int, now: float) -> None:
         """Counts an arrival."""
@@ -84,6 +88,7 @@ def lengths_of(
         rule,
         align_tokens=padding.align_tokens if padding else 1,
         longest=min(max(1, *(context for _, context in pool.shapes)), MOST),
+        packs=padding is not None and padding.packs,
     )
     lengths = known.get((model, precision))
     if lengths is None or lengths.grid != grid:

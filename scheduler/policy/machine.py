@@ -3,7 +3,7 @@
 from itertools import zip_longest
 
 from headrace.core.errors import DeadlineMissed, Draining, InvalidRequest, NoExecutor
-from headrace.core.request import QosClass
+from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import check_room, check_sane, check_servable
 from headrace.scheduler.policy.commands import Command, Dismiss, Refusal, Refuse, Renew, Resume
 from headrace.scheduler.policy.events import (
@@ -15,6 +15,7 @@ from headrace.scheduler.policy.events import (
     ExecutorReported,
     GatewayLost,
     Gathered,
+    LoadedModel,
     Occurrence,
     Request,
     Submitted,
@@ -193,7 +194,9 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
         )
         return
     state.prefixes.forget(event.executor_id)  # it tells anew what it has
-    executor = state.registry.enlist(event)
+    first = event.models[0] if event.models else LoadedModel("", Precision.ANY, 0)
+    steps = state.predictor.steps_of((first.name, first.precision, event.architecture))
+    executor = state.registry.enlist(event, steps)
     executor.flights = known.flights if known else []
     for request_id, held in kept.items():
         if held.request is not None:
@@ -227,7 +230,7 @@ def _report(turn: Turn, event: ExecutorReported) -> None:
         state.prefixes.remove(executor.executor_id, event.removed_prefixes)
         state.prefixes.add(executor.executor_id, event.added_prefixes)
     if event.steps:
-        state.predictor.observe_steps(executor.models[0].name if executor.models else "", event.steps)
+        executor.steps.observe(event.steps)
     if executor.ledger.resumed:
         executor.ledger.confirm(event.paused_ids)
         state.registry.update_victims(executor)

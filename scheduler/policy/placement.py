@@ -35,15 +35,14 @@ def time_on(
     executor: Executor,
     request: Request,
     cached_tokens: int,
-    coefficients: tuple[float, float, float],
     output_tokens: float,
 ) -> float:
     """Seconds that differ between executors: computing what of the prompt is not cached, and how much longer each step
-    of the answer takes for those that run beside it. `coefficients` are a step's: base, a decode's, a prefill token's.
+    of the answer takes: for itself and for those that run beside it.
     """
-    _, decode_s, prefill_s = coefficients
+    base_s, decode_s, prefill_s = executor.steps.coefficients
     uncached = max(0, request.prompt_tokens - cached_tokens)
-    return prefill_s * uncached + decode_s * output_tokens * executor.ledger.num_slots
+    return prefill_s * uncached + output_tokens * (base_s + decode_s * executor.ledger.num_slots)
 
 
 def sooner_first(

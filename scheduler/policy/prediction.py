@@ -1,15 +1,16 @@
 """What a request will take: learned from the steps that executors report and the answers that they finish.
 
 A step's time is taken as linear in its decodes and its prefill tokens; the coefficients are a least-squares fit that
-forgets, held to a prior while little has been seen. Answer lengths are histograms that forget, by model and class.
+forgets, held to a prior while little has been seen: one for each model, precision and architecture. What is predicted
+before an executor has been chosen is what the fastest of them would take. Answer lengths are histograms that forget, by
+model and class.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.request import QosClass
-from headrace.core.step_model import PRIOR, StepModel, StepSample
+from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import PRIOR, StepModel
 from headrace.scheduler.policy.events import Request
 
 PRIOR_OUTPUT_TOKENS = 128.0
@@ -17,6 +18,11 @@ _FORGET_ANSWER = 0.99
 _ENOUGH_STEPS = 64
 _ENOUGH_ANSWERS = 20.0
 _MOST_TOKENS = 1 << 24
+_MOST_KINDS = 4096
+"""Of steps. Executors that make up an architecture each are not remembered for ever."""
+
+StepKind = tuple[str, Precision, str]
+"""Whose steps are taken to be alike: of a model in a precision on an architecture."""
 
 
 class AnswerLengths:
@@ -58,16 +64,23 @@ class AnswerLengths:
 
 @dataclass(slots=True)
 class Predictor:
-    """Everything learned, by model, and by model and class."""
+    """Everything learned, by kind of step, and by model and class."""
 
-    steps: defaultdict[str, StepModel] = field(default_factory=lambda: defaultdict(StepModel))
+    steps: dict[StepKind, StepModel] = field(default_factory=dict)
     answers: defaultdict[tuple[str, QosClass], AnswerLengths] = field(
         default_factory=lambda: defaultdict(AnswerLengths)
     )
+    _by_model: defaultdict[str, list[StepModel]] = field(default_factory=lambda: defaultdict(list))
 
-    def observe_steps(self, model: str, samples: Sequence[StepSample]) -> None:
-        if samples:
-            self.steps[model].observe(samples)
+    def steps_of(self, kind: StepKind) -> StepModel:
+        """What is and will be learned of these steps."""
+        known = self.steps.get(kind)
+        if known is None:
+            known = StepModel()
+            if len(self.steps) < _MOST_KINDS:
+                self.steps[kind] = known
+                self._by_model[kind[0]].append(known)
+        return known
 
     def observe_answer(self, request: Request, tokens: int) -> None:
         """A request has ended with so many tokens in all its answers."""
@@ -81,32 +94,31 @@ class Predictor:
 
     def service_s(self, request: Request, output_tokens: float) -> float:
         """From dispatch to the last token, among as many others as there have been of late."""
-        known = self.steps.get(request.model)
-        base, decode, prefill = known.coefficients if known else PRIOR
-        decodes = known.decodes if known else 1.0
-        return prefill * request.prompt_tokens + output_tokens * (base + decode * decodes)
-
-    def finish_s(self, request: Request, output_tokens: float, num_beside: int) -> float:
-        """From dispatch to the last token on an executor where so many others decode beside it."""
-        known = self.steps.get(request.model)
-        base, decode, prefill = known.coefficients if known else PRIOR
-        return prefill * request.prompt_tokens + output_tokens * (base + decode * (num_beside + request.n))
-
-    def batch_s(self, model: str, padded_tokens: int) -> float:
-        """What one padded batch of so many tokens, padding and all, takes on its device."""
-        known = self.steps.get(model)
-        base, _, prefill = known.coefficients if known else PRIOR
-        return base + prefill * padded_tokens
+        known = self._by_model.get(request.model)
+        if not known:
+            return _answer_s(PRIOR, request, output_tokens, 1.0)
+        return min(_answer_s(steps.coefficients, request, output_tokens, steps.decodes) for steps in known)
 
     def least_s(self, request: Request) -> float:
         """The least time that the request can take, alone on a device; 0 while too little has been seen to say so.
 
         Of the answers of its kind nine in ten take longer: its deadline is out of reach if even this is.
         """
-        steps = self.steps.get(request.model)
-        if steps is None or steps.num_samples < _ENOUGH_STEPS:
+        known = self._by_model.get(request.model)
+        if not known or any(steps.num_samples < _ENOUGH_STEPS for steps in known):
             return 0.0
-        known = self.answers.get((request.model, request.qos_class))
-        tokens = min(float(request.max_output_tokens), known.quantile(0.1) if known else 1.0)
-        base, decode, prefill = steps.coefficients
-        return prefill * request.prompt_tokens + tokens * (base + decode)
+        lengths = self.answers.get((request.model, request.qos_class))
+        tokens = min(float(request.max_output_tokens), lengths.quantile(0.1) if lengths else 1.0)
+        return min(_answer_s(steps.coefficients, request, tokens, 1.0) for steps in known)
+
+
+def finish_s(steps: StepModel, request: Request, output_tokens: float, num_beside: int) -> float:
+    """From dispatch to the last token on an executor with such steps, where so many others decode beside it."""
+    return _answer_s(steps.coefficients, request, output_tokens, num_beside + request.n)
+
+
+def _answer_s(
+    coefficients: tuple[float, float, float], request: Request, output_tokens: float, decodes: float
+) -> float:
+    base, decode, prefill = coefficients
+    return prefill * request.prompt_tokens + output_tokens * (base + decode * decodes)

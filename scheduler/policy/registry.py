@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.precision import SERVED_BY
 from headrace.core.request import Precision, QosClass
+from headrace.core.step_model import StepModel
 from headrace.scheduler.policy.events import ExecutorEnlisted, LoadedModel, Padding
 from headrace.scheduler.policy.ledger import Ledger, Shape
 
@@ -27,6 +28,7 @@ class Executor:
     address: str
     models: tuple[LoadedModel, ...]
     ledger: Ledger
+    steps: StepModel  # what its steps take, shared by those whose steps are alike
     number: int
     draining: bool = False
     pools: "list[Pool]" = field(default_factory=list)
@@ -126,10 +128,11 @@ class Registry:
         self._pools: dict[str, dict[Precision, Pool]] = defaultdict(lambda: defaultdict(Pool))
         self._numbers = itertools.count(1)
 
-    def enlist(self, event: ExecutorEnlisted) -> Executor:
+    def enlist(self, event: ExecutorEnlisted, steps: StepModel) -> Executor:
         """Takes in an executor whose id is not a member's."""
         ledger = Ledger(Shape(event.num_slots, event.num_blocks, event.block_tokens))
-        executor = Executor(event.executor_id, event.address, event.models, ledger, next(self._numbers), event.draining)
+        executor = Executor(event.executor_id, event.address, event.models, ledger, steps, next(self._numbers))
+        executor.draining = event.draining
         self.executors[executor.executor_id] = executor
         self._join(executor)
         return executor

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from headrace.core.errors import NoExecutor
+from headrace.core.packing import Row
 from headrace.core.prefix import PREFIX_TOKENS
 from headrace.core.request import Precision, QosClass
 from headrace.scheduler.policy.admission import check_servable
@@ -34,6 +35,7 @@ from headrace.scheduler.policy.lengths import lengths_of
 from headrace.scheduler.policy.limits import Order
 from headrace.scheduler.policy.ordering import Lane
 from headrace.scheduler.policy.placement import Blocked, fits, place, sooner_first, time_on
+from headrace.scheduler.policy.prediction import finish_s
 from headrace.scheduler.policy.registry import Executor, Pool
 from headrace.scheduler.policy.state import PaddedTally, State
 
@@ -55,7 +57,7 @@ class Turn:
         self._freed: dict[str, None] = {}
         self._settled: dict[Lane, int] = {}  # at which of its versions
         self._batches: dict[str, list[Member]] = {}
-        self._padded: list[tuple[Executor, list[Member], CloseReason, int]] = []
+        self._padded: list[tuple[Executor, list[Member], CloseReason, int, tuple[Row, ...]]] = []
         self._displaced_on: set[str] = set()
 
     def head_changed(self, lane: Lane) -> None:
@@ -118,8 +120,8 @@ class Turn:
         self._settle_up_to(QosClass.BATCH)
         for executor_id, members in self._batches.items():
             self._close(state.registry.executors[executor_id], members)
-        for executor, members, reason, padded_tokens in self._padded:
-            self._command(executor, members, reason, padded_tokens)
+        for executor, members, reason, padded_tokens, rows in self._padded:
+            self._command(executor, members, reason, padded_tokens, rows)
         return self.commands
 
     def _settle_up_to(self, last: QosClass) -> None:
@@ -196,12 +198,7 @@ class Turn:
         self, request: Request, pool: Pool, candidates: Iterable[Executor], everybody: bool
     ) -> Iterator[Executor]:
         """Of those with a cache of the prompt, the candidates that will be sooner through go first."""
-        predictor = self.state.predictor
-        learned = predictor.steps.get(request.model)
-        if learned is None:  # no step has been run, so no cache has anything
-            return iter(candidates)
-        coefficients = learned.coefficients
-        output_tokens = request.n * predictor.output_tokens(request)
+        output_tokens = request.n * self.state.predictor.output_tokens(request)
         cached_tokens = {
             pool.members[executor_id]: borders * PREFIX_TOKENS
             for executor_id, borders in self.state.prefixes.longest(request.prefixes).items()
@@ -210,7 +207,7 @@ class Turn:
         return sooner_first(
             candidates,
             cached_tokens,
-            lambda executor, cached: time_on(executor, request, cached, coefficients, output_tokens),
+            lambda executor, cached: time_on(executor, request, cached, output_tokens),
         )
 
     def _form(self, lane: Lane, head: Waiting, precision: Precision, pool: Pool) -> None:
@@ -218,7 +215,7 @@ class Turn:
         state, owed = self.state, self._owed(lane, head)
         lengths = lengths_of(state.lengths, head.request.model, precision, pool, state.limits.buckets)
         buckets = lane.group(lengths.version, lengths.bucket_of)
-        former = Former(lengths, state.predictor, state.limits, state.now)
+        former = Former(lengths, state.limits, state.now)
         others = [
             (first, bucket)
             for key, bucket in buckets.items()
@@ -243,17 +240,30 @@ class Turn:
         bucket.held_since = None
         members: list[Member] = []
         lengths: list[int] = []
+        open_rows = former.open_rows(executor, closing.leader, bucket)
+
+        def take(waiting: Waiting) -> None:
+            if open_rows is not None:
+                open_rows.add(len(lengths), waiting.request.prompt_tokens)
+            lengths.append(waiting.request.prompt_tokens)
+            need = need_of(waiting.request, executor.ledger.shape.block_tokens)
+            members.append(self._reserve(waiting, executor, need, precision, ()))
+
         following: Waiting | None = closing.leader
-        while following is not None and former.takes(executor, following.request, lengths):
-            lengths.append(following.request.prompt_tokens)
-            need = need_of(following.request, executor.ledger.shape.block_tokens)
-            members.append(self._reserve(following, executor, need, precision, ()))
+        while following is not None and former.takes(executor, following.request, lengths, open_rows):
+            take(following)
             following = bucket.head(state.now, pool, state.limits)
-        padded_tokens = former.padded_tokens(executor, model, lengths)
+        if open_rows is not None:
+            for waiting in former.gap_fillers(open_rows, bucket):
+                if former.takes(executor, waiting.request, lengths, open_rows):
+                    take(waiting)
+        rows = former.packed(executor, model, open_rows, lengths) if open_rows is not None else ()
+        padded_tokens = former.row_tokens(executor, model, lengths, rows)
         own = {member.request.request_id: executor.ledger.reservations[member.request.request_id] for member in members}
-        depart(executor, own, state.predictor.batch_s(model, len(members) * padded_tokens), state.now)
-        reason = former.close_reason(closing, lengths, following, more=lane.num_waiting > 0)
-        self._padded.append((executor, members, reason, padded_tokens))
+        num_rows = len(rows) or len(members)
+        depart(executor, own, executor.steps.seconds(0, num_rows * padded_tokens), state.now)
+        reason = former.close_reason(closing, lengths, following, more=lane.num_waiting > 0, open_rows=open_rows)
+        self._padded.append((executor, members, reason, padded_tokens, rows))
 
     def _in_time(self, waiting: Waiting) -> Callable[[Executor], bool] | None:
         """Whether an executor will likely end the request before its deadline; None without one."""
@@ -262,7 +272,7 @@ class Turn:
             return None
         left_s = waiting.since + request.deadline_s - self.state.now
         output_tokens = predictor.output_tokens(request)
-        return lambda executor: predictor.finish_s(request, output_tokens, executor.ledger.num_slots) <= left_s
+        return lambda executor: finish_s(executor.steps, request, output_tokens, executor.ledger.num_slots) <= left_s
 
     def _freed_of(self, pool: Pool) -> list[Executor]:
         freed = [pool.members[executor_id] for executor_id in self._freed if executor_id in pool.open]
@@ -351,7 +361,14 @@ class Turn:
         waited_for = any(found and executor.executor_id in found[1].members for found in pools)
         return CloseReason.CAPACITY if waited_for else CloseReason.IDLE
 
-    def _command(self, executor: Executor, members: list[Member], reason: CloseReason, padded_tokens: int = 0) -> None:
+    def _command(
+        self,
+        executor: Executor,
+        members: list[Member],
+        reason: CloseReason,
+        padded_tokens: int = 0,
+        rows: tuple[Row, ...] = (),
+    ) -> None:
         state = self.state
         state.last_batch += 1
         batch_id = f"{state.epoch}-{state.last_batch}"
@@ -359,16 +376,16 @@ class Turn:
         padding = executor.padding_of(model) if padded_tokens else None
         batch_rows = padding.batch_rows if padding else 0
         dispatch = Dispatch(
-            batch_id, executor.executor_id, executor.address, tuple(members), reason, padded_tokens, batch_rows
+            batch_id, executor.executor_id, executor.address, tuple(members), reason, padded_tokens, batch_rows, rows
         )
         self.commands.append(dispatch)
         if padding:
             tally = state.padded.setdefault(model, PaddedTally())
             tally.batches += 1
-            tally.rows += len(members)
+            tally.rows += dispatch.num_rows
             tally.possible_rows += batch_rows
             tally.prompt_tokens += dispatch.prompt_tokens
-            tally.padded_tokens += len(members) * padded_tokens
+            tally.padded_tokens += dispatch.num_rows * padded_tokens
 
 
 def _nobody(executor: Executor) -> bool:

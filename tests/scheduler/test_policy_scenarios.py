@@ -69,7 +69,10 @@ def to_event(table: dict[str, Any], serial: int, limits: Limits) -> Occurrence:
             )
             capacity = [rest.get("slots", 2), rest.get("blocks", 100), rest.get("block_tokens", 16)]
             running, paused = tuple(rest.get("running", [])), tuple(rest.get("paused", []))
-            return ExecutorEnlisted(executor_id, f"{executor_id}:1", loaded, *capacity, running, paused)
+            architecture = rest.get("architecture", "")
+            return ExecutorEnlisted(
+                executor_id, f"{executor_id}:1", loaded, *capacity, running, paused, architecture=architecture
+            )
         case {"report": executor_id, **rest}:
             return ExecutorReported(
                 executor_id,

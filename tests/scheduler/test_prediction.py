@@ -5,10 +5,12 @@ import random
 
 import pytest
 
-from headrace.core.request import QosClass
+from headrace.core.request import Precision, QosClass
 from headrace.core.step_model import PRIOR, StepModel, StepSample
 from headrace.scheduler.policy.events import Request
-from headrace.scheduler.policy.prediction import AnswerLengths, Predictor
+from headrace.scheduler.policy.prediction import AnswerLengths, Predictor, finish_s
+
+KIND = ("m", Precision.INT8, "")
 
 NONSENSE = [
     StepSample(-1, 0, 0.01),
@@ -122,16 +124,35 @@ def test_nonsense_lengths_do_no_harm(tokens: int) -> None:
 def test_the_least_time_is_nothing_until_steps_are_known() -> None:
     predictor = Predictor()
     assert predictor.least_s(request()) == 0.0
-    predictor.observe_steps("m", steps((0.05, 0.0, 0.001), 60))
+    predictor.steps_of(KIND).observe(steps((0.05, 0.0, 0.001), 60))
     assert predictor.least_s(request()) == 0.0
-    predictor.observe_steps("m", steps((0.05, 0.0, 0.001), 300))
+    predictor.steps_of(KIND).observe(steps((0.05, 0.0, 0.001), 300))
     assert predictor.least_s(request(prompt=100)) == pytest.approx(100 * 0.001 + 0.05, rel=0.1)
     assert predictor.least_s(Request(1, "r", "g", "another", 100, 10)) == 0.0
 
 
+def test_what_the_fastest_takes_is_predicted_while_nobody_is_chosen() -> None:
+    predictor = Predictor()
+    slow, fast = predictor.steps_of(KIND), predictor.steps_of(("m", Precision.INT8, "fast"))
+    assert predictor.steps_of(KIND) is slow
+    slow.observe(steps((0.05, 0.0, 0.001), 300))
+    assert predictor.least_s(request(prompt=100)) == 0.0  # nothing is known of the other
+    fast.observe(steps((0.005, 0.0, 0.0001), 300))
+    assert predictor.least_s(request(prompt=100)) == pytest.approx(100 * 0.0001 + 0.005, rel=0.1)
+    assert predictor.service_s(request(prompt=100), 10) == pytest.approx(100 * 0.0001 + 10 * 0.005, rel=0.1)
+    assert finish_s(slow, request(prompt=100), 10, 0) == pytest.approx(100 * 0.001 + 10 * 0.05, rel=0.1)
+
+
+def test_kinds_that_nobody_has_seen_before_are_not_remembered_without_end() -> None:
+    predictor = Predictor()
+    for number in range(10_000):
+        predictor.steps_of(("m", Precision.INT8, f"made up {number}"))
+    assert len(predictor.steps) <= 4096
+
+
 def test_the_least_time_never_exceeds_the_likely_one() -> None:
     predictor = Predictor()
-    predictor.observe_steps("m", steps((0.05, 0.001, 0.001), 500))
+    predictor.steps_of(KIND).observe(steps((0.05, 0.001, 0.001), 500))
     for _ in range(100):
         predictor.observe_answer(request(), 64)
     for most in (0, 1, 10, 64, 1000):

@@ -316,6 +316,7 @@ class Enlistment(_message.Message):
     RUNNING_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     PAUSED_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
     executor_id: _builtins.str
     address: _builtins.str
     num_slots: _builtins.int
@@ -323,6 +324,8 @@ class Enlistment(_message.Message):
     block_tokens: _builtins.int
     draining: _builtins.bool
     """takes no new work"""
+    architecture: _builtins.str
+    """what it runs on: a model is taken to be as fast on executors that say the same"""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedModel]: ...
     @_builtins.property
@@ -345,10 +348,11 @@ class Enlistment(_message.Message):
         running_request_ids: _abc.Iterable[_builtins.str] | None = ...,
         paused_request_ids: _abc.Iterable[_builtins.str] | None = ...,
         draining: _builtins.bool = ...,
+        architecture: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_tokens", b"block_tokens", "draining", b"draining", "executor_id", b"executor_id", "models", b"models", "num_blocks", b"num_blocks", "num_slots", b"num_slots", "paused_request_ids", b"paused_request_ids", "running_request_ids", b"running_request_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "architecture", b"architecture", "block_tokens", b"block_tokens", "draining", b"draining", "executor_id", b"executor_id", "models", b"models", "num_blocks", b"num_blocks", "num_slots", b"num_slots", "paused_request_ids", b"paused_request_ids", "running_request_ids", b"running_request_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -396,19 +400,23 @@ class Padding(_message.Message):
 
     BATCH_ROWS_FIELD_NUMBER: _builtins.int
     ALIGN_TOKENS_FIELD_NUMBER: _builtins.int
+    PACKS_FIELD_NUMBER: _builtins.int
     batch_rows: _builtins.int
-    """most members of a batch"""
+    """most rows of a batch"""
     align_tokens: _builtins.int
     """padded lengths are multiples of it"""
+    packs: _builtins.bool
+    """several members may share a row"""
     def __init__(
         self,
         *,
         batch_rows: _builtins.int = ...,
         align_tokens: _builtins.int = ...,
+        packs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["align_tokens", b"align_tokens", "batch_rows", b"batch_rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["align_tokens", b"align_tokens", "batch_rows", b"batch_rows", "packs", b"packs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -896,12 +904,16 @@ class StepModelStatus(_message.Message):
     DECODE_MS_FIELD_NUMBER: _builtins.int
     PREFILL_TOKEN_MS_FIELD_NUMBER: _builtins.int
     NUM_STEPS_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     step_ms: _builtins.float
     decode_ms: _builtins.float
     prefill_token_ms: _builtins.float
     num_steps: _builtins.int
     """learned from"""
+    precision: _types_pb2.Precision.ValueType
+    architecture: _builtins.str
     def __init__(
         self,
         *,
@@ -910,10 +922,12 @@ class StepModelStatus(_message.Message):
         decode_ms: _builtins.float = ...,
         prefill_token_ms: _builtins.float = ...,
         num_steps: _builtins.int = ...,
+        precision: _types_pb2.Precision.ValueType = ...,
+        architecture: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_ms", b"decode_ms", "model", b"model", "num_steps", b"num_steps", "prefill_token_ms", b"prefill_token_ms", "step_ms", b"step_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "decode_ms", b"decode_ms", "model", b"model", "num_steps", b"num_steps", "precision", b"precision", "prefill_token_ms", b"prefill_token_ms", "step_ms", b"step_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
