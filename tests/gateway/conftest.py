@@ -170,6 +170,7 @@ class FakeExecutor(executor_pb2_grpc.ExecutorServiceServicer):
         self.script: Script = hello
         self.starts: list[ex.Start] = []
         self.cancelled: list[str] = []
+        self.demoted: list[str] = []
         self.num_streams = 0
 
     async def Execute(self, request_iterator: Any, context: Any) -> AsyncIterator[ex.ExecuteResponse]:
@@ -182,6 +183,7 @@ class FakeExecutor(executor_pb2_grpc.ExecutorServiceServicer):
                 for member in frame.starts:
                     self.starts.append(member)
                     running[member.request_id] = asyncio.create_task(self.script(Run(member, frames)))  # type: ignore[arg-type]
+                self.demoted += frame.demoted_request_ids
                 for request_id in frame.cancelled_request_ids:
                     self.cancelled.append(request_id)
                     running[request_id].cancel()
