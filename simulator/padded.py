@@ -56,13 +56,13 @@ class PaddedLoop:
             return
         dispatch, jobs = self._batches[0]
         now, telemetry = self._clock.now, self._telemetry
-        tokens = len(jobs) * dispatch.padded_tokens
+        tokens = dispatch.num_rows * dispatch.padded_tokens
         duration_s = self._device.times.seconds(0, tokens, 0)
         for job in jobs:
             job.started_at = now
         telemetry.stepped(now, duration_s, len(jobs), len(jobs))
         telemetry.computed_tokens += tokens
-        telemetry.rows += len(jobs)
+        telemetry.rows += dispatch.num_rows
         telemetry.possible_rows += dispatch.batch_rows
         telemetry.batches[dispatch.close_reason] += 1
         self._reporter.sampled(StepSample(0, tokens, duration_s))

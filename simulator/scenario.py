@@ -41,10 +41,11 @@ class StepSpec(Spec):
 
 
 class PaddingSpec(Spec):
-    """Of an encoder: rows of a batch, and what padded lengths are multiples of."""
+    """Of an encoder: rows of a batch, what padded lengths are multiples of, how many members may share a row."""
 
     batch_rows: int = Field(16, ge=1, le=4096)
     align_tokens: int = Field(64, ge=1, le=65_536)
+    most_a_row: int = Field(1, ge=1, le=1024)
 
 
 class FleetSpec(Spec):
@@ -73,9 +74,12 @@ class FleetSpec(Spec):
             **self.model_dump(exclude={"count", "step", "padding"}), times=StepTimes(**self.step.model_dump())
         )
         if self.padding:
-            rows = MOST_IN_FLIGHT * self.padding.batch_rows
-            padding = Padding(self.padding.batch_rows, self.padding.align_tokens)
-            device = replace(device, num_slots=rows, num_blocks=rows, block_tokens=self.context_tokens, padding=padding)
+            slots = MOST_IN_FLIGHT * self.padding.batch_rows * self.padding.most_a_row
+            packs = self.padding.most_a_row > 1
+            padding = Padding(self.padding.batch_rows, self.padding.align_tokens, packs)
+            device = replace(
+                device, num_slots=slots, num_blocks=slots, block_tokens=self.context_tokens, padding=padding
+            )
         return (device,) * self.count
 
 

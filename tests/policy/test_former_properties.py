@@ -39,6 +39,8 @@ WINDOW_S = 0.03
 class FormerMachine(RuleBasedStateMachine):
     """`waiting` and `on` follow each submission by its serial; at the end all that waits is served."""
 
+    packs = False
+
     def __init__(self) -> None:
         super().__init__()
         limits = Limits(Bounds(1000, 10**6), lease_s=1e6, batch_tokens=BATCH_TOKENS, start_timeout_s=1e6)
@@ -67,14 +69,19 @@ class FormerMachine(RuleBasedStateMachine):
         members = [member.request for member in dispatch.members]
         assert len({request.model for request in members}) == 1
         assert members[0].model in self.models[dispatch.executor_id]
-        assert len(members) <= dispatch.batch_rows == ROWS
-        assert all(request.prompt_tokens <= dispatch.padded_tokens for request in members)
+        assert dispatch.num_rows <= dispatch.batch_rows == ROWS
         assert dispatch.padded_tokens <= CONTEXT
-        assert len(members) == 1 or len(members) * dispatch.padded_tokens <= BATCH_TOKENS
-        if self.state.limits.buckets is BucketRule.ADAPTIVE:
+        assert dispatch.num_rows == 1 or dispatch.num_rows * dispatch.padded_tokens <= BATCH_TOKENS
+        if self.packs:
+            self._check_rows(dispatch)
+        else:
+            assert not dispatch.rows
+            assert (dispatch.close_reason is CloseReason.FULL) == (len(members) == ROWS)
+        rows = dispatch.rows or [(place,) for place in range(len(members))]
+        assert all(sum(members[place].prompt_tokens for place in row) <= dispatch.padded_tokens for row in rows)
+        if self.state.limits.buckets is BucketRule.ADAPTIVE and not self.packs:
             lengths = self.state.lengths[members[0].model, Precision.ANY]
             assert len({lengths.bucket_of(request.prompt_tokens) for request in members}) == 1
-        assert (dispatch.close_reason is CloseReason.FULL) == (len(members) == ROWS)
         batches = self.on[dispatch.executor_id]
         assert len(batches) < 2
         idle = dispatch.close_reason in (CloseReason.IDLE, CloseReason.BUCKET)
@@ -83,6 +90,14 @@ class FormerMachine(RuleBasedStateMachine):
         for request in members:
             self.waiting.remove(request.serial)
             self.ever[request.serial] += 1
+
+    def _check_rows(self, dispatch: Dispatch) -> None:
+        """Each member is in one row, and together they compute no more than one a row would, where that could be."""
+        lengths = [max(1, member.request.prompt_tokens) for member in dispatch.members]
+        assert sorted(place for row in dispatch.rows for place in row) == list(range(len(lengths)))
+        if len(lengths) <= ROWS:
+            alone = len(lengths) * min(CONTEXT, -(-max(lengths) // ALIGN) * ALIGN)
+            assert dispatch.num_rows * dispatch.padded_tokens <= alone
 
     def _submitted(self, length: int, qos: QosClass, tenant: str, model: str, deadline_s: float | None) -> Submitted:
         self.serial += 1
@@ -97,7 +112,7 @@ class FormerMachine(RuleBasedStateMachine):
         self._enlist("e1", MODELS, 8)
 
     def _enlist(self, executor_id: str, models: tuple[str, ...], slots: int) -> None:
-        loaded = tuple(LoadedModel(name, Precision.FP32, CONTEXT, Padding(ROWS, ALIGN)) for name in models)
+        loaded = tuple(LoadedModel(name, Precision.FP32, CONTEXT, Padding(ROWS, ALIGN, self.packs)) for name in models)
         self.on[executor_id], self.models[executor_id] = [], models
         self.happen(ExecutorEnlisted(executor_id, f"{executor_id}:1", loaded, slots, slots, CONTEXT))
 
@@ -193,5 +208,13 @@ class FormerMachine(RuleBasedStateMachine):
         assert not self.state.active
 
 
+class PackingMachine(FormerMachine):
+    """The same where members may share a row."""
+
+    packs = True
+
+
 TestFormer = FormerMachine.TestCase
 TestFormer.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestPacking = PackingMachine.TestCase
+TestPacking.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
