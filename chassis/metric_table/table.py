@@ -36,7 +36,7 @@ ids. Beside these there are Prometheus's own `process_*` metrics of each process
 Ratios are made of these by the recording rules in `deploy/prometheus/`: fill efficiency, padding waste, compute
 density, scheduling share, prefix hit rate, memory bandwidth use.
 
-This page is written by `python tools/dashboards.py` from `chassis/metric_table.py`.
+This page is written by `python tools/dashboards.py` from `chassis/metric_table/`.
 
 | name | kind | services | labels | unit | meaning | when it is high |
 | --- | --- | --- | --- | --- | --- | --- |"""
