@@ -32,7 +32,7 @@ RECORDED: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "devices": (
         ("Compute density", "headrace:compute_density:ratio5m", "percentunit"),
         ("Device busy", "headrace:device_busy:ratio5m", "percentunit"),
-        ("Slots in use", "headrace:slots_in_use:ratio", "percentunit"),
+        ("Slots in use, share", "headrace:slots_in_use:ratio", "percentunit"),
         ("KV pressure", "headrace:kv_pressure:ratio", "percentunit"),
         ("Prefix hit rate", "headrace:prefix_hit:ratio5m", "percentunit"),
         ("Memory read", "headrace:memory_read:bytes_per_second5m", "Bps"),
