@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,6 +16,8 @@ from headrace.client import AsyncClient, FinishReason, Piece, ResultState
 from headrace.client.codec import answers
 from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, InvalidRequest, ResultNotFound
 from headrace.core.request import QosClass
+from headrace.gateway.results.port import Bounds
+from headrace.gateway.results.sqlite import SqliteStore
 
 SOON_MS = 60
 LONGER_MS = (SOON_MS, 250, 1_000, 4_000, 16_000, 64_000)
@@ -315,6 +318,18 @@ async def test_without_room_the_answer_goes_on_in_its_call(world: Callable[..., 
         script.go_on.set()
         assert (await asked).text == "hello"
         await w.idle()
+
+
+async def test_what_is_not_made_when_the_gateway_leaves_is_lost_at_once(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    async with world() as w:
+        w.executor.script = Script()
+        last = (await partial(w, "hel"))[-1]
+    async with SqliteStore(tmp_path / "results.db", Bounds(10, 10_000)) as store:
+        stored = await store.find(last.result.handle)
+        assert stored is not None
+        assert (stored.state, stored.num_tokens) == (ResultState.LOST, 3)
 
 
 async def test_results_expire(world: Callable[..., Any]) -> None:
