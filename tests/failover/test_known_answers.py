@@ -92,9 +92,7 @@ def test_answers_may_stand_at_different_places(engine: Engine) -> None:
     for cuts in ((4, 0, 2), (0, 0, 3), (0, 5, 1), (3, 0, 0)):
         begun = tuple(known(whole[index][:cut]) for index, cut in enumerate(cuts))
         rest = answers(engine, replace(job, request_id=f"{cuts}", answers=begun))
-        assert {index: choices for index, choices in rest.items()} == {
-            index: whole[index][cut:] for index, cut in enumerate(cuts)
-        }
+        assert dict(rest) == {index: whole[index][cut:] for index, cut in enumerate(cuts)}
 
 
 def test_an_answer_that_has_ended_is_not_made_again(engine: Engine) -> None:
