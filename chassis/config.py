@@ -151,7 +151,8 @@ class EncoderSettings(_Section):
     scheduler: Address = "127.0.0.1:8471"
     precision: str = Field("auto", pattern="^(auto|fp32|bf16|int8)$", description="auto: bf16 where the CPU has it")
     threads: int = Field(0, ge=0, description="0: all cores")
-    batch_rows: int = Field(16, ge=1, le=256, description="most texts of a batch")
+    batch_rows: int = Field(16, ge=1, le=256, description="most rows of a forward")
+    packing: bool = Field(False, description="several texts share a row, where the engine can keep them apart")
     batches_ahead: int = Field(2, ge=1, le=8, description="batches placed here at once, so that one always waits")
     straggler_ms: float = Field(5.0, ge=0, le=1_000, description="longest wait for a batch's last members")
 

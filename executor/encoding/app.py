@@ -1,6 +1,7 @@
 """Wires an encoder's executor: engine, encode loop, Execute streams.
 
-The scheduler counts a text as one slot and one block of the model's whole context.
+The scheduler counts a text as one slot and one block of the model's whole context. Where texts share rows there are
+slots for MOST_A_ROW of them in each.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
 from headrace.executor.encoding.codec import to_loaded
+from headrace.executor.encoding.rectangles import MOST_A_ROW
 from headrace.executor.encoding.service import EncoderService
 from headrace.executor.encoding.worker import EncodeWorker
 from headrace.executor.engines.encoder import Encoder
@@ -39,7 +41,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
         raise ConfigError(f"encoder.model: {entry.info.name} is no encoder")
     await asyncio.to_thread(verify, entry)
     encoder = await asyncio.to_thread(_load, own, entry)
-    num_slots = own.batch_rows * own.batches_ahead
+    num_slots = own.batch_rows * own.batches_ahead * (MOST_A_ROW if encoder.spec.packs else 1)
     metrics = metrics or Metrics("encoder")
     meters = StepMeters(metrics, weight_bytes(entry.graph))
 
@@ -79,4 +81,4 @@ def _load(own: EncoderSettings, entry: ModelEntry) -> Encoder:
         from headrace.executor.engines.openvino_encoder import OpenVinoEncoder
     except ImportError as error:
         raise ConfigError(f"encoder: {error}; install headrace[executor-openvino]") from error
-    return OpenVinoEncoder(entry, precision=own.precision, threads=own.threads)
+    return OpenVinoEncoder(entry, precision=own.precision, threads=own.threads, packing=own.packing)

@@ -30,6 +30,7 @@ def to_task(encode: Encode, session: int) -> Task:
         first_tokens=encode.first_tokens or len(token_ids),
         batch_id=encode.batch_id,
         batch_size=encode.batch_size,
+        row_tokens=encode.padded_tokens,
         scores=encode.scores,
         pooling=Pooling(pooling),
         normalize=encode.normalize,
@@ -57,5 +58,5 @@ def to_loaded(name: str, digest: str, spec: EncoderSpec, batch_rows: int) -> Loa
         precision=int(spec.precision),  # type: ignore[arg-type]
         digest=digest,
         context_tokens=spec.context_tokens,
-        padding=Padding(batch_rows=batch_rows, align_tokens=ALIGN_TOKENS),
+        padding=Padding(batch_rows=batch_rows, align_tokens=ALIGN_TOKENS, packs=spec.packs),
     )

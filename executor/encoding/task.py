@@ -22,8 +22,9 @@ class Pooling(IntEnum):
 class Task:
     """`token_ids` [T]; of them the first `first_tokens` are of the first of two texts.
 
-    `scores` asks for the head's output, else for a vector: pooled, of length 1 with `normalize`, cut to `dimensions`
-    (0: whole). `deadline` is on the monotonic clock, `received_ns` on the wall's.
+    `row_tokens` is the length of its batch's rows, where texts share them; 0: not known. `scores` asks for the head's
+    output, else for a vector: pooled, of length 1 with `normalize`, cut to `dimensions` (0: whole). `deadline` is on
+    the monotonic clock, `received_ns` on the wall's.
     """
 
     session: int
@@ -32,6 +33,7 @@ class Task:
     first_tokens: int
     batch_id: str
     batch_size: int
+    row_tokens: int
     scores: bool
     pooling: Pooling
     normalize: bool

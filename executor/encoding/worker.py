@@ -1,4 +1,4 @@
-"""The encoder's loop: batches as they are due, one forward for each padded length in them; in one thread of its own.
+"""The encoder's loop: batches as they are due, one forward for each rectangle in them; in one thread of its own.
 
 Work comes in from any thread; what a batch produced goes out by one callback. It knows nothing of gRPC.
 """
@@ -11,13 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, InvalidRequest
 from headrace.core.step_model import StepSample
 from headrace.executor.encoding.gathering import Gathering
-from headrace.executor.encoding.lengths import padded_length
 from headrace.executor.encoding.pooling import pooled
+from headrace.executor.encoding.rectangles import Rectangle, rectangles
 from headrace.executor.encoding.task import Batch, Done, Task
 from headrace.executor.engines.encoder import Encoder
 from headrace.executor.engines.protocol import Float32
@@ -164,20 +162,16 @@ class EncodeWorker:
         now, began_ns = time.monotonic(), time.time_ns()
         missed = DeadlineMissed("the deadline passed while queued")
         failed = [Done(task, error=missed) for task in tasks if task.deadline is not None and task.deadline <= now]
-        groups: dict[int, list[Task]] = {}
-        for task in tasks:
-            if task.deadline is None or task.deadline > now:
-                length = padded_length(len(task.token_ids), self.encoder.spec.context_tokens)
-                groups.setdefault(length, []).append(task)
+        timely = [task for task in tasks if task.deadline is None or task.deadline > now]
         values: list[tuple[Task, int, Float32]] = []
-        for length, rows in sorted(groups.items()):
-            for start in range(0, len(rows), self._batch_rows):
-                members = rows[start : start + self._batch_rows]
-                try:
-                    values += [(task, length, answer) for task, answer in self._forward(members, length)]
-                    self._faults.clear()
-                except Exception as error:
-                    failed += self._fail(members, error)
+        computed_tokens = 0
+        for rectangle in rectangles(timely, self.encoder.spec, self._batch_rows):
+            try:
+                values += [(task, rectangle.length, answer) for task, answer in self._forward(rectangle)]
+                computed_tokens += rectangle.length * len(rectangle.rows)
+                self._faults.clear()
+            except Exception as error:
+                failed += self._fail(rectangle.tasks, error)
         num_tokens = sum(len(task.token_ids) for task, _, _ in values)
         batch = Batch(
             batch_id=tasks[0].batch_id,
@@ -185,7 +179,7 @@ class EncodeWorker:
             ended_ns=time.time_ns(),
             num_texts=len(values),
             num_tokens=num_tokens,
-            padding_tokens=sum(length for _, length, _ in values) - num_tokens,
+            padding_tokens=computed_tokens - num_tokens,
         )
         return [Done(task, answer, batch=batch, padded_tokens=length) for task, length, answer in values] + failed
 
@@ -197,34 +191,30 @@ class EncodeWorker:
         fault = EngineFault(f"engine fault, incident {incident}")
         return [Done(task, error=fault) for task in tasks]
 
-    def _forward(self, tasks: Sequence[Task], length: int) -> list[tuple[Task, Float32]]:
-        token_ids, token_types, mask = (np.zeros((len(tasks), length), np.int64) for _ in range(3))
-        for row, task in enumerate(tasks):
-            num_tokens = len(task.token_ids)
-            token_ids[row, :num_tokens] = task.token_ids
-            token_types[row, task.first_tokens : num_tokens] = 1
-            mask[row, :num_tokens] = 1
+    def _forward(self, rectangle: Rectangle) -> list[tuple[Task, Float32]]:
+        arrays = rectangle.arrays()
         began = time.perf_counter()
-        output = self.encoder.forward(token_ids, token_types, mask)
-        sample = StepSample(0, length * len(tasks), time.perf_counter() - began)
+        output = self.encoder.forward(*arrays)
+        computed = rectangle.length * len(rectangle.rows)
+        sample = StepSample(0, computed, time.perf_counter() - began)
+        num_tokens = sum(len(task.token_ids) for task in rectangle.tasks)
         self._samples.append(sample)
+        self._stepped(StepReading(sample, len(rectangle.rows), padding_tokens=computed - num_tokens))
         self._num_steps += 1
-        num_tokens = sum(len(task.token_ids) for task in tasks)
         self._num_tokens += num_tokens
-        self._stepped(StepReading(sample, len(tasks), padding_tokens=sample.prefill_tokens - num_tokens))
         if self.encoder.spec.has_head:
-            return [(task, output[row].copy()) for row, task in enumerate(tasks)]
+            return [(task, output[row].copy()) for task, row, _ in rectangle.places()]
         return [
             (
                 task,
                 pooled(
-                    output[row, : len(task.token_ids)],
+                    output[row, start : start + len(task.token_ids)],
                     task.pooling,
                     normalize=task.normalize,
                     dimensions=task.dimensions,
                 ),
             )
-            for row, task in enumerate(tasks)
+            for task, row, start in rectangle.places()
         ]
 
     def _stop(self, error: Exception) -> None:

@@ -15,6 +15,7 @@ from headrace.core.errors import EngineFault, EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.encoder import EncoderSpec, Int64
 from headrace.executor.engines.loading import cpu_architecture, not_loaded
+from headrace.executor.engines.packed_graph import POSITIONS, SEGMENTS, pack_rows
 from headrace.executor.engines.protocol import Float32
 from headrace.models.repository import ModelEntry
 
@@ -24,9 +25,12 @@ _INT8_GROUP = 32  # activations that share a scale
 
 
 class OpenVinoEncoder:
-    """An encoder in OpenVINO IR. `precision` is auto, fp32, bf16 or int8; `threads` 0 means all cores."""
+    """An encoder in OpenVINO IR. `precision` is auto, fp32, bf16 or int8; `threads` 0 means all cores.
 
-    def __init__(self, entry: ModelEntry, *, precision: str = "auto", threads: int = 0) -> None:
+    With `packing` several texts may share a row, where the graph can be made to keep them apart and has no head.
+    """
+
+    def __init__(self, entry: ModelEntry, *, precision: str = "auto", threads: int = 0, packing: bool = False) -> None:
         core = ov.Core()
         num_threads = threads or len(os.sched_getaffinity(0))
         served = _served(core, precision)
@@ -34,6 +38,7 @@ class OpenVinoEncoder:
             model = core.read_model(entry.graph)
             if served is Precision.INT8:
                 _quantise_weights(model)
+            packs = packing and len(model.outputs[0].get_partial_shape()) == 3 and pack_rows(model)
             compiled = core.compile_model(
                 model,
                 "CPU",
@@ -59,13 +64,20 @@ class OpenVinoEncoder:
             vocab_size=entry.info.vocab_size,
             output_size=shape[-1].get_length(),
             has_head=len(shape) == 2,
+            packs=packs,
             architecture=cpu_architecture(core, num_threads),
         )
 
-    def forward(self, token_ids: Int64, token_types: Int64, mask: Int64) -> Float32:
+    def forward(self, token_ids: Int64, token_types: Int64, segments: Int64, positions: Int64) -> Float32:
         if self._closed:
             raise EngineFault("the encoder is closed")
-        every = {"input_ids": token_ids, "attention_mask": mask, "token_type_ids": token_types}
+        every = {
+            "input_ids": token_ids,
+            "token_type_ids": token_types,
+            "attention_mask": segments,  # of a graph that does not pack: one text a row, 1 where there is a token
+            SEGMENTS: segments,
+            POSITIONS: positions,
+        }
         result = self._request.infer({name: every[name] for name in self._inputs}, share_inputs=True)
         output: Float32 = result[0]
         return output

@@ -32,7 +32,7 @@ class Sums:
         self.breaks = False
         self.breaks_at = 0  # rows of this length
 
-    def forward(self, token_ids: Int64, token_types: Int64, mask: Int64) -> Float32:
+    def forward(self, token_ids: Int64, token_types: Int64, segments: Int64, positions: Int64) -> Float32:
         self.shapes.append(token_ids.shape)
         self.entered.set()
         assert self.go.wait(WAIT_S)
@@ -91,6 +91,7 @@ def task(name: str, token_ids: Sequence[int] = (1, 2, 3), batch_id: str = "b", b
         first_tokens=len(token_ids),
         batch_id=batch_id,
         batch_size=batch_size,
+        row_tokens=0,
         scores=False,
         pooling=Pooling.MEAN,
         normalize=False,
