@@ -38,8 +38,8 @@ class Acceptance:
     """How many of a sequence's guessed tokens came true, of those whose turn came; the last ones count most. It learns
     from guesses that had no row too."""
 
-    right: float = 1.0
-    tried: float = 2.0
+    right: float = 0.5
+    tried: float = 1.5
 
     @property
     def rate(self) -> float:
@@ -54,17 +54,42 @@ class Acceptance:
         self.tried = self.tried * _KEEP + min(right + 1, count)
 
 
-def allot(rates: Many[float], counts: Many[int], room: int, free: int, share_s: float, row_s: float) -> list[int]:
-    """How many guessed tokens of each sequence go into the step.
+def likeliest(rates: Many[float], counts: Many[int], room: int) -> list[tuple[float, int]]:
+    """The guessed tokens that are likeliest to come true, `room` at most: the probability, and whose it is. The i-th of
+    a sequence has the probability rate ** i."""
+    guesses = [(rate**i, place) for place, rate in enumerate(rates) for i in range(1, counts[place] + 1)]
+    guesses.sort(key=lambda guess: -guess[0])  # stable: a sequence's own stay in order
+    return guesses[:room]
 
-    The i-th comes true with probability rate ** i, and then saves the sequence's share of a step, `share_s`; its row
-    costs `row_s`. The likeliest go first, `room` rows at most. The first `free` rows take the place of dummies.
-    """
-    gains = [(rate**i, place) for place, rate in enumerate(rates) for i in range(1, counts[place] + 1)]
-    gains.sort(key=lambda gain: -gain[0])  # stable: a sequence's own stay in order
-    allotted = [0] * len(rates)
-    for number, (probability, place) in enumerate(gains[:room]):
-        if number >= free and probability * share_s <= row_s:
-            break
-        allotted[place] += 1
-    return allotted
+
+def worth(probabilities: Many[float], room: int, free: int, share_s: float, row_s: float) -> list[float]:
+    """[room + 1]: the seconds that a step of so many more rows saves. A token that comes true saves its sequence's part
+    of a step, `share_s`; a row costs `row_s`, the first `free` rows a third of that: they take dummies' places."""
+    values = [0.0]
+    for place in range(room):
+        gain = probabilities[place] * share_s if place < len(probabilities) else 0.0
+        values.append(values[-1] + gain - (row_s / 3 if place < free else row_s))
+    return values
+
+
+class Width:
+    """How many rows steps have for guesses: `now`. Engines prepare anew for a step of another shape than the last, so
+    it stays until another number would by now have saved more than the change costs."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._regrets: list[float] = []
+
+    def begin(self, values: Many[float]) -> None:
+        """The shape changes anyway: takes the number whose value is greatest, the least of equal ones."""
+        self.now = max(range(len(values)), key=values.__getitem__)
+        self._regrets = [0.0] * len(values)
+
+    def follow(self, values: Many[float], change_s: float) -> None:
+        """One more step with the values of the numbers, as many as when it began."""
+        here = values[self.now]
+        self._regrets = [max(0.0, regret + value - here) for regret, value in zip(self._regrets, values, strict=True)]
+        best = max(range(len(values)), key=self._regrets.__getitem__)
+        if self._regrets[best] > change_s:
+            self.now = best
+            self._regrets = [0.0] * len(values)

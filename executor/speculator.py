@@ -7,10 +7,12 @@ from headrace.core.step_model import StepModel
 from headrace.executor.engines.protocol import Int64
 from headrace.executor.planner import Row
 from headrace.executor.sequence import Sequence
-from headrace.executor.speculation import allot, guess_next
+from headrace.executor.speculation import Width, guess_next, likeliest, worth
 
 MOST_ROWS = 8
 """No step is made longer than this for guesses: with more rows each costs about what a decode does."""
+_CHANGE_STEPS = 0.5
+"""What a step costs more when its shape is new, in steps: measured on OpenVINO, docs/speculation.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,38 +32,43 @@ class Speculator:
         self._most_tokens = most_tokens
         self._min_rows = min_rows
         self._guesses: list[_Guess] = []
+        self._width = Width()
+        self._num_steady = 0  # rows of the last step without guesses, where all of them decoded
 
-    def extend(self, rows: list[Row], budget: int, steps: StepModel) -> list[Row]:
-        """The rows of a step, and behind a sequence's decode those of its guesses, `budget` tokens in all at most.
-        No guess reaches beyond an answer's `max_tokens`, so the blocks reserved for it are enough."""
-        room = min(MOST_ROWS - len(rows), budget - sum(row.num_tokens for row in rows))
-        self._guesses = []
-        if room <= 0 or not self._most_tokens:
-            return rows
+    def extend(self, rows: list[Row], budget: int, steps: StepModel) -> tuple[list[Row], int]:
+        """The rows of a step, and behind a sequence's decode those of its guesses; and how many rows there are to be,
+        with dummies. `budget` tokens in all at most. No guess reaches beyond an answer's `max_tokens`, so the blocks
+        reserved for it are enough."""
         decodes = [row for row in rows if row.last and not row.sequence.prefilling]
+        num_tokens = sum(row.num_tokens for row in rows)
+        room = min(MOST_ROWS - len(rows), budget - num_tokens, self._most_tokens * len(decodes))
+        self._guesses = []
+        if room <= 0:
+            self._num_steady = 0
+            return rows, len(rows)
         self._guesses = [self._guess(row.sequence) for row in decodes]
-        if not any(len(guess.tokens) for guess in self._guesses):
-            return rows
+        rates = [guess.sequence.acceptance.rate for guess in self._guesses]
+        chosen = likeliest(rates, [len(guess.tokens) for guess in self._guesses], room)
         num_single = sum(row.num_tokens == 1 for row in rows)
-        step_s = steps.seconds(num_single, sum(row.num_tokens for row in rows) - num_single)
-        counts = allot(
-            [guess.sequence.acceptance.rate for guess in self._guesses],
-            [len(guess.tokens) for guess in self._guesses],
-            room,
-            self._min_rows - len(rows),
-            step_s / len(decodes),
-            steps.coefficients[1],
-        )
-        proposed = {
-            guess.sequence: guess.tokens[:count].tolist() for guess, count in zip(self._guesses, counts, strict=True)
-        }
-        extended: list[Row] = []
-        for row in rows:
-            extended.append(row)
-            if row.last:
-                for past, token_id in enumerate(proposed.get(row.sequence, ()), row.past + 1):
-                    extended.append(Row(row.sequence, past, 1, True, token_id))
-        return extended
+        step_s = steps.seconds(num_single, num_tokens - num_single)
+        free = self._min_rows - len(rows)
+        values = worth([each for each, _ in chosen], room, free, step_s / len(decodes), steps.coefficients[1])
+        if len(decodes) == len(rows) == self._num_steady:
+            self._width.follow(values, _CHANGE_STEPS * step_s)
+        else:
+            self._width.begin(values)
+        self._num_steady = len(rows) if len(decodes) == len(rows) else 0
+        counts = [0] * len(decodes)
+        for _, place in chosen[: self._width.now]:
+            counts[place] += 1
+        extended = list(rows)
+        for row, guess, count in reversed(list(zip(decodes, self._guesses, counts, strict=True))):
+            behind = extended.index(row) + 1
+            extended[behind:behind] = [
+                Row(row.sequence, past, 1, True, token_id)
+                for past, token_id in enumerate(guess.tokens[:count].tolist(), row.past + 1)
+            ]
+        return extended, len(rows) + self._width.now
 
     def learn(self, rows: Many[Row]) -> None:
         """The step of these rows has been read."""

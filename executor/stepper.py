@@ -90,17 +90,18 @@ class Stepper:
         spec, residents = self._engine.spec, self._residents
         budget = step_budget(self._step_model, residents.running, self._inter_token_s, self._step_tokens)
         rows = plan_rows(residents.running, budget, spec.min_chunk_tokens, exact=spec.exact)
-        rows = self._with_memory(self.speculator.extend(rows, budget, self._step_model), result)
+        rows, num_rows = self.speculator.extend(rows, budget, self._step_model)
+        rows = self._with_memory(rows, result)
         if not rows:
             residents.remove_finished(result)
             return
         begun = time.perf_counter()
         try:
-            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks))
+            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks, num_rows))
         except Exception as error:
             self._fail(rows, error, result)
             return
-        self._count(rows, time.perf_counter() - begun)
+        self._count(rows, num_rows, time.perf_counter() - begun)
         wanted = 0
         best_ids, best_logits = output.best
         greedy = [
@@ -149,15 +150,16 @@ class Stepper:
             sequence.finish = FinishReason.FAULT
             result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
 
-    def _count(self, rows: list[Row], duration_s: float) -> None:
+    def _count(self, rows: list[Row], num_rows: int, duration_s: float) -> None:
         self._faults = 0
         self.num_steps += 1
         num_tokens = sum(row.num_tokens for row in rows)
         self.num_tokens += num_tokens
-        num_decodes = sum(row.num_tokens == 1 for row in rows)
-        sample = StepSample(num_decodes, num_tokens - num_decodes, duration_s)
+        num_single = sum(row.num_tokens == 1 for row in rows)
+        num_decodes = num_single + max(0, num_rows - len(rows))  # a dummy in a guess's place takes as long
+        sample = StepSample(num_decodes, num_tokens - num_single, duration_s)
         known = self._step_model.num_samples >= _KNOWN_STEPS
-        predicted_s = self._step_model.seconds(num_decodes, num_tokens - num_decodes) if known else None
+        predicted_s = self._step_model.seconds(num_decodes, sample.prefill_tokens) if known else None
         context_tokens = sum(row.past + row.num_tokens for row in rows)
         self._stepped(StepReading(sample, len(rows), context_tokens, predicted_s=predicted_s))
         self._step_model.observe((sample,))

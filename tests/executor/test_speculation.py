@@ -20,8 +20,9 @@ from headrace.executor.memory.engine_memory import EngineMemory
 from headrace.executor.planner import Row
 from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
-from headrace.executor.speculation import Acceptance, allot, guess_next
-from headrace.executor.speculator import MOST_ROWS
+from headrace.executor.speculation import Acceptance, Width, guess_next, likeliest, worth
+from headrace.executor.speculator import MOST_ROWS, Speculator
+from headrace.executor.step_plan import to_step_plan
 from headrace.executor.step_result import StepResult
 from headrace.executor.stepper import Stepper
 
@@ -266,32 +267,42 @@ def test_a_guess_goes_on_from_the_longest_match(tokens, count):
     assert found == []
 
 
-def test_rows_go_where_they_bring_most():
-    assert allot([0.9], [4], room=7, free=0, share_s=8, row_s=1) == [4]
-    assert allot([0.5], [4], room=7, free=0, share_s=8, row_s=1) == [2]  # a quarter of 8 is worth it, an eighth not
-    assert allot([0.1], [4], room=7, free=0, share_s=8, row_s=1) == [0]
-    assert allot([0.1], [4], room=7, free=1, share_s=8, row_s=1) == [1]  # in the place of a dummy
-    assert allot([0.5, 0.9], [4, 4], room=3, free=0, share_s=8, row_s=1) == [0, 3]
-    assert allot([1.0, 1.0], [2, 1], room=7, free=0, share_s=8, row_s=1) == [2, 1]
-    assert allot([], [], room=7, free=1, share_s=8, row_s=1) == []
+def test_the_likeliest_go_first():
+    assert likeliest([0.5], [3], 7) == [(0.5, 0), (0.25, 0), (0.125, 0)]
+    assert likeliest([0.5, 0.75], [4, 2], 3) == [(0.75, 1), (0.5625, 1), (0.5, 0)]
+    assert likeliest([1.0, 1.0], [2, 1], 7) == [(1.0, 0), (1.0, 0), (1.0, 1)]
+    assert likeliest([], [], 7) == likeliest([0.5], [4], 0) == []
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 7)), max_size=8), st.integers(0, 7), st.integers(-3, 2))
-def test_no_more_rows_than_there_is_room(asked, room, free):
-    counts = [count for _, count in asked]
-    allotted = allot([rate for rate, _ in asked], counts, room, free, 1.0, 0.2)
-    assert sum(allotted) <= room
-    assert all(0 <= given <= count for given, count in zip(allotted, counts, strict=True))
+def test_what_rows_are_worth_by_hand():
+    assert worth([0.5, 0.25, 0.125], 4, 0, share_s=8, row_s=1) == [0, 3, 4, 4, 3]
+    assert worth([0.5, 0.25], 2, 1, share_s=8, row_s=1.5) == [0, 3.5, 4]
+    assert worth([], 2, 1, share_s=8, row_s=3) == [0, -1, -4]
+    assert worth([0.5], 0, 1, share_s=8, row_s=3) == [0]
+
+
+def test_the_width_changes_once_a_change_pays():
+    width = Width()
+    width.begin([0, 1, 1])
+    assert width.now == 1  # the least of equal ones
+    seen = []
+    for values in [[0, 1, 3], [0, 1, 3], [0, -1, -2], [0, 1, 4], [0, -1, -5], [0, -1, -5]]:
+        width.follow(values, 5)
+        seen.append(width.now)
+    # two more, two more, one less, three more: 6 is above 5; then once four less than one row, and five less than none
+    assert seen == [1, 1, 1, 2, 2, 0]
+    width.begin([0, -1, 2, 1])
+    assert width.now == 2
 
 
 def test_acceptance_by_hand():
     acceptance = Acceptance()
-    assert acceptance.rate == 0.5
+    assert acceptance.rate == pytest.approx(1 / 3)
     acceptance.observe(np.array([1, 2, 3, 4]), np.array([1, 2, 9]))  # two right, the third wrong
-    assert acceptance.rate == pytest.approx((0.9 + 2) / (1.8 + 3))
+    assert acceptance.rate == pytest.approx((0.45 + 2) / (1.35 + 3))
     acceptance = Acceptance()
     acceptance.observe(np.array([1, 2, 3, 4]), np.array([1]))  # the others' turn did not come
-    assert acceptance.rate == pytest.approx((0.9 + 1) / (1.8 + 1))
+    assert acceptance.rate == pytest.approx((0.45 + 1) / (1.35 + 1))
     for _ in range(100):
         acceptance.observe(np.array([5]), np.array([6]))
     assert acceptance.rate == pytest.approx(0, abs=1e-3)
@@ -308,14 +319,42 @@ def test_a_row_counts_once_what_it_takes_for_granted_is_so():
 
 
 def test_the_step_times_that_are_known_decide():
-    """Where each row costs as much as a step of its own no guess is put in, but that of a dummy's place."""
     model = StepModel()
     loop = Loop(4)
     loop.residents.accept(repetitive(max_tokens=20))
     loop.step()
     (sequence,) = loop.residents.running
+    sequence.acceptance.right = sequence.acceptance.tried = 1.0
     row = Row(sequence, sequence.past, 1, True)
-    assert len(loop.stepper.speculator.extend([row], 64, model)) == 5
-    model.coefficients = (0.0, 1.0, 1.0)
-    assert loop.stepper.speculator.extend([row], 64, model) == [row]
-    assert loop.stepper.speculator.extend([row], 1, StepModel()) == [row]
+
+    def extend(budget, coefficients):
+        model.coefficients = coefficients
+        return Speculator(4, 1).extend([row], budget, model)
+
+    rows, num_rows = extend(64, (0.008, 0.0005, 0.0003))
+    assert [(each.past - row.past, each.guess is None) for each in rows] == [
+        (0, True),
+        (1, False),
+        (2, False),
+        (3, False),
+        (4, False),
+    ]
+    assert num_rows == 5
+    assert extend(64, (0.0, 1.0, 1.0)) == ([row], 1)  # each row costs as much as a step of its own
+    assert extend(1, (0.008, 0.0005, 0.0003)) == ([row], 1)  # the step is full
+
+
+def test_stand_ins_keep_the_shape():
+    loop = Loop(4)
+    loop.residents.accept(repetitive(max_tokens=20))
+    loop.step()
+    (sequence,) = loop.residents.running
+    row = Row(sequence, sequence.past, 1, True)
+    spec = dataclasses.replace(loop.engine.spec, min_rows=3)
+    plan = to_step_plan([row], spec, [7, 8, 9], 2)
+    assert len(plan.past_lens) == 3  # the engine wants as many
+    assert plan.wanted_tokens.tolist() == [0, 1]
+    plan = to_step_plan([row], spec, [7, 8, 9], 6)
+    assert plan.subsequence_begins.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert plan.wanted_tokens.tolist() == [0, 1, 2, 3, 4, 5]
+    assert plan.block_indices[-5:].tolist() == [7, 8, 9, 7, 8]
