@@ -9,6 +9,7 @@ from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.scenarios import (
     agree,
     buckets,
+    chaos,
     exact,
     memory,
     overhead,
@@ -17,6 +18,7 @@ from headrace.benchmarks.scenarios import (
     sched,
     screen,
     single,
+    sla,
     static,
     vip,
 )
@@ -79,6 +81,11 @@ SCENARIOS: Mapping[str, Scenario] = {
             "screen.overblock_xstest",
         ),
     ),
+    "sla": Scenario(
+        "answers cut off at their SLA at saturation: how late the cut is, and what cannot be found after a restart",
+        sla.run,
+        ("sla.partial_lag_ms_p99", "sla.lost"),
+    ),
     "sched": Scenario(
         "events a second of the scheduler's policy, 1,000 executors, up to 100,000 waiting",
         sched.run,
@@ -93,6 +100,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "twice as many streams as KV memory fits: what fails, what lies unused under load, when it goes back",
         memory.run,
         ("memory.fragmentation", "memory.oom", "memory.return_s"),
+    ),
+    "chaos": Scenario(
+        "80 % load while executor, scheduler and gateway are killed by turns: answers lost, with a seam, and errors",
+        chaos.run,
+        ("chaos.lost", "chaos.twice", "chaos.client_errors"),
     ),
     "buckets": Scenario(
         "padding waste on recorded prompt lengths, batches of 16 in multiples of 64, beside two published rules",
