@@ -29,6 +29,9 @@ class GatewayMeters:
         self.input_tokens = metrics.counter(table.INPUT_TOKENS)
         self.output_tokens = metrics.counter(table.OUTPUT_TOKENS)
         self.deadline_missed = metrics.counter(table.DEADLINE_MISSED)
+        self.sla_promised = metrics.counter(table.SLA_PROMISED)
+        self.sla_missed = metrics.counter(table.SLA_MISSED)
+        self.failovers = metrics.counter(table.FAILOVERS)
         self.refusals = metrics.counter(table.REFUSALS)
         self.precision_served = metrics.counter(table.PRECISION_SERVED)
         self.screen_verdicts = metrics.counter(table.SCREEN_VERDICTS)
@@ -114,6 +117,15 @@ class CallMeter:
 
     def held_by_screen(self, held_s: float) -> None:
         self._meters.screen_held_seconds.observe(held_s, self._exemplar)
+
+    def promised(self) -> None:
+        self._meters.sla_promised.labels(self._class).inc()
+
+    def sla_missed(self, promise: str, outcome: str) -> None:
+        self._meters.sla_missed.labels(self._class, promise, outcome).inc()
+
+    def lost(self, error: HeadraceError) -> None:
+        self._meters.failovers.labels(error.reason).inc()
 
     def failed(self, error: HeadraceError) -> None:
         self._outcome = error.reason

@@ -72,6 +72,7 @@ class RequestSpan(CallSpan):
     def lost(self, error: HeadraceError) -> None:
         """The executor was lost; the request goes on elsewhere with the tokens that it has."""
         relay = self._relay
+        self._meter.lost(error)
         self._span.add_event(
             signals.FAILOVER,
             {
@@ -83,10 +84,12 @@ class RequestSpan(CallSpan):
 
     def promised(self, sla: Sla) -> None:
         """0 where nothing is."""
+        self._meter.promised()
         self._span.set_attributes({signals.SLA_FIRST_TOKEN_MS: sla.first_token_ms, signals.SLA_TOTAL_MS: sla.total_ms})
 
     def sla_missed(self, promise: str, outcome: str, handle: str = "") -> None:
         """Which, and what became of it; the handle of what goes on after the call."""
+        self._meter.sla_missed(promise, outcome)
         self._span.set_attributes({signals.SLA_MISSED: promise, signals.SLA_OUTCOME: outcome})
         if handle:
             self._span.set_attribute(signals.RESULT_HANDLE, handle)

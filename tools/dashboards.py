@@ -21,6 +21,7 @@ RECORDED: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("Time to first token, P99", "headrace:ttft_seconds:p99_5m", "s"),
         ("Time to first token, P50", "headrace:ttft_seconds:p50_5m", "s"),
         ("Inter-token time, P99", "headrace:inter_token_seconds:p99_5m", "s"),
+        ("Promises broken", "headrace:sla_missed:ratio5m", "percentunit"),
         ("Deadlines missed", "headrace:deadline_missed:ratio5m", "percentunit"),
     ),
     "queue": (

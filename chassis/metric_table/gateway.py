@@ -63,6 +63,30 @@ DEADLINE_MISSED = counter(
     "Calls whose deadline passed, `before_first_token` or `after` it.",
     "Before: capacity or quotas, see queue age. After: answers too long for the deadline, or slow steps.",
 )
+SLA_PROMISED = counter(
+    "sla_promised",
+    _GATEWAY,
+    "class",
+    "calls",
+    "Calls that were promised a time to the first token or to the end.",
+    "Nothing by itself.",
+)
+SLA_MISSED = counter(
+    "sla_missed",
+    _GATEWAY,
+    "class promise outcome",
+    "calls",
+    "Promises broken, by what became of the answer.",
+    "As missed deadlines; `partial`: the rest waits in the result store.",
+)
+FAILOVERS = counter(
+    "failovers",
+    _GATEWAY,
+    "reason",
+    "requests",
+    "Requests that went on elsewhere because their executor was lost.",
+    "Executors die: see their logs and the machines' memory.",
+)
 REFUSALS = counter(
     "refusals",
     _GATEWAY,
