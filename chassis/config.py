@@ -48,6 +48,9 @@ def default_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
+OwnOrPrecision = Literal["own", "fp32", "bf16", "int8"]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -117,6 +120,16 @@ class ExecutorSettings(_Section):
     advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
     scheduler: Address = "127.0.0.1:8471"
     models: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(("smollm2",), min_length=1)
+    precision: Annotated[tuple[OwnOrPrecision, ...], BeforeValidator(_names)] = Field(
+        ("own",),
+        min_length=1,
+        description="fp32, bf16, int8 or the model's own; under headrace up one executor for each",
+    )
+    kv_precision: str = Field(
+        "auto",
+        pattern="^(auto|bf16|u8)$",
+        description="auto: as exact as what is computed, bf16 or fp32; u8: half of bf16's memory, not exact",
+    )
     engine: str = Field("openvino", pattern="^(openvino|reference)$")
     reference_step_ms: float = Field(0.0, ge=0, description="how long a step of the reference engine takes")
     threads: int = Field(0, ge=0, description="0: all cores")

@@ -17,7 +17,7 @@ from headrace.core.errors import ModelNotFound
 from headrace.core.screening import ScreenPolicy
 from headrace.models.repository import Repository
 from headrace.standalone.process import CUT_SHORT
-from headrace.standalone.services import Service, Suite
+from headrace.standalone.services import Suite
 from headrace.standalone.stopping import stop_signals
 from headrace.standalone.suite import suite
 from headrace.standalone.supervisor import ServiceFailed
@@ -54,6 +54,13 @@ Models = Annotated[
     list[str] | None, typer.Option("--model", metavar="NAME", help="A model to serve; may be given several times.")
 ]
 
+Precisions = Annotated[
+    str | None,
+    typer.Option(
+        "--precision", metavar="NAMES", help="An executor for each, as int8,fp32; default: the model's own, one."
+    ),
+]
+
 
 def up(
     config: Config = None,
@@ -63,13 +70,14 @@ def up(
     screen: Screened = None,
     metrics_port: MetricsPort = None,
     restart: Restart = False,
+    precision: Precisions = None,
 ) -> None:
     """Start every service on this machine and keep them running until Ctrl-C."""
 
     async def keep_serving(suite: Suite) -> bool:
         return True
 
-    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port))
+    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port, precision))
     raise typer.Exit(serve(settings, single, keep_serving, restart=restart))
 
 
@@ -87,11 +95,11 @@ def suite_settings(
     models: list[str] | None,
     screen: ScreenPolicy | None = None,
     metrics_port: int | None = None,
+    precision: str | None = None,
 ) -> Settings:
     """The settings with the command's options on top. Raises ConfigError, ModelNotFound."""
-    overrides: dict[str, dict[str, Any]] = {}
-    if models:
-        overrides["executor"] = {"models": models}
+    executor = {"models": models or None, "precision": precision}
+    overrides: dict[str, dict[str, Any]] = {"executor": {key: value for key, value in executor.items() if value}}
     if screen is not None:
         overrides["screen"] = {"policy": screen}
     if metrics_port is not None:
@@ -128,8 +136,8 @@ def serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bo
 async def _serve(settings: Settings, single: bool, body: Callable[[Suite], Awaitable[bool]], restart: bool) -> None:
     console = Console(stderr=True, highlight=False)
 
-    def on_serving(service: Service, address: str) -> None:
-        console.print(f"  [green]●[/] {service:<11} {address}")
+    def on_serving(name: str, address: str) -> None:
+        console.print(f"  [green]●[/] {name:<13} {address}")
 
     with stop_signals() as stop:
         async with suite(settings, single, on_serving, restart=restart) as running:

@@ -14,7 +14,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.model import ModelInfo
 from headrace.core.request import QosClass
 from headrace.executor.engines.protocol import EngineSpec
-from headrace.executor.engines.registry import load_engine
+from headrace.executor.engines.registry import load_engine, served
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.meters import DecoderMeters, weight_bytes
 from headrace.executor.prefixes import prefix_cache
@@ -41,7 +41,8 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
     entry = Repository(settings.models.home).get(own.models[0])
     if entry.info.kind != "decoder":
         raise ConfigError(f"executor.models: {entry.info.name} is no decoder")
-    await asyncio.to_thread(verify, entry)
+    entry = served(own, entry)
+    await asyncio.to_thread(verify, entry, served_only=True)
     engine = await asyncio.to_thread(load_engine, own, entry)
     read_bytes = weight_bytes(entry.graph) if own.engine == "openvino" else 0
     meters = DecoderMeters(metrics or Metrics("executor"), engine.spec, read_bytes)

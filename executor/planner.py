@@ -41,14 +41,22 @@ class Row:
         )
 
 
-def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int, *, exact: bool = True) -> list[Row]:
+def plan_rows(
+    sequences: Many[Sequence],
+    step_tokens: int,
+    min_chunk_tokens: int,
+    *,
+    exact: bool = True,
+    chunk_multiple_tokens: int = 1,
+) -> list[Row]:
     """Rows of one step within the token budget.
 
     Every decode has its row, whatever the budget: an answer once begun keeps its pace. What is left goes to prefills
     and to answers whose KV was dropped, the lower priority number and the earlier arrival first. The known tokens of
     such an answer are rows of their own over the same blocks, as the decodes were that made them. No chunk and no rest
     of a prompt is shorter than `min_chunk_tokens`, since the engine's bits change there; the exception is a prompt that
-    is itself shorter. Where nothing has to be `exact`, known answer tokens are chunks like a prompt's, and cheaper.
+    is itself shorter. Chunks end at multiples of `chunk_multiple_tokens` or with what is known, if need be a little
+    over the budget. Where nothing has to be `exact`, known answer tokens are chunks like a prompt's, and cheaper.
     """
     rows: list[Row] = []
     waiting: list[Sequence] = []
@@ -67,7 +75,10 @@ def plan_rows(sequences: Many[Sequence], step_tokens: int, min_chunk_tokens: int
         else:
             up_to_prompt = exact or (sequence.prefilling and sequence.replayed)  # further answers begin there
             prompt = sequence.num_prompt_pending if up_to_prompt else pending
-            size = chunk_tokens(prompt, budget, min_chunk_tokens)
+            if chunk_multiple_tokens > 1:
+                size = aligned_chunk_tokens(past, prompt, budget, min_chunk_tokens, chunk_multiple_tokens)
+            else:
+                size = chunk_tokens(prompt, budget, min_chunk_tokens)
             if size <= 0 and not rows:
                 size = min(prompt, min_chunk_tokens)  # a budget below the bound must not stop the loop
                 size += prompt - size if 0 < prompt - size < min_chunk_tokens else 0
@@ -85,3 +96,12 @@ def chunk_tokens(pending: int, budget: int, min_chunk_tokens: int) -> int:
         return pending
     size = min(budget, pending - min_chunk_tokens)
     return size if size >= min_chunk_tokens else 0
+
+
+def aligned_chunk_tokens(past: int, pending: int, budget: int, min_chunk_tokens: int, multiple: int) -> int:
+    """The chunk that ends at the first multiple from the budget on, or takes all where the rest would be too short; 0
+    if there is no budget."""
+    if budget <= 0:
+        return 0
+    size = -(-(past + budget) // multiple) * multiple - past
+    return pending if pending - size < min_chunk_tokens else size

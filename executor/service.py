@@ -41,11 +41,11 @@ class ExecutorService(SessionService[pb.Output, Worker]):
         self._loop.call_soon_threadsafe(self._distribute, result)
 
     def _distribute(self, result: StepResult) -> None:
-        now_ns = time.time_ns()
+        now_ns, precision = time.time_ns(), self._worker.engine.spec.precision
         for delta in result.deltas:
             if delta.job.session in self._sessions:
                 self._send(delta.job.session, to_output(delta))
-            record(self._tracer, self._executor_id, delta, now_ns)
+            record(self._tracer, self._executor_id, precision, delta, now_ns)
         if result.started or result.finished:
             self._enlist.report(result.started, result.finished, result.output_tokens)
 

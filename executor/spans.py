@@ -4,11 +4,11 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
 
 from headrace.chassis import signals
 from headrace.chassis.telemetry import from_frame, link_to
-from headrace.core.request import FinishReason
+from headrace.core.request import FinishReason, Precision
 from headrace.executor.step_result import Delta
 
 
-def record(tracer: Tracer, executor_id: str, delta: Delta, now_ns: int) -> None:
+def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta, now_ns: int) -> None:
     """executor.prefill ends with the first token, executor.decode with the answer; one cut short has what it had."""
     sequence = delta.sequence
     if sequence is None or delta.job.trace is None or (delta.finish is FinishReason.NONE and delta.error is None):
@@ -21,6 +21,7 @@ def record(tracer: Tracer, executor_id: str, delta: Delta, now_ns: int) -> None:
         signals.REQUEST_ID: delta.job.request_id,
         signals.EXECUTOR_ID: executor_id,
         signals.BATCH_ID: batch_id,
+        signals.PRECISION: precision.name.lower(),
         "gen_ai.response.index": delta.index,
     }
     prefill_end = sequence.first_token_ns or now_ns

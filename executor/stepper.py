@@ -89,7 +89,13 @@ class Stepper:
         and where its output cannot be read."""
         spec, residents = self._engine.spec, self._residents
         budget = step_budget(self._step_model, residents.running, self._inter_token_s, self._step_tokens)
-        rows = plan_rows(residents.running, budget, spec.min_chunk_tokens, exact=spec.exact)
+        rows = plan_rows(
+            residents.running,
+            budget,
+            spec.min_chunk_tokens,
+            exact=spec.exact,
+            chunk_multiple_tokens=spec.chunk_multiple_tokens,
+        )
         rows, num_rows = self.speculator.extend(rows, budget, self._step_model)
         rows = self._with_memory(rows, result)
         if not rows:

@@ -20,19 +20,42 @@ class Service(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
-    """A running suite: the HOST:PORT of each of its services, and the services themselves where they are in here."""
+class Part:
+    """A server of a suite: a service, and of several executors the `number`-th, with its precision in its name."""
 
-    addresses: Mapping[Service, str]
-    handles: Mapping[Service, ServerHandle] = field(default_factory=dict)
+    service: Service
+    name: str
+    number: int = 0
+    precision: str = ""
+
+    def settings(self, settings: Settings) -> Settings:
+        """The suite's settings as this part has them. Further executors listen where the system lets them, and tell
+        the scheduler where that is."""
+        settings = metered(settings, self.service, self.number)
+        if not self.precision:
+            return settings
+        changes: dict[str, object] = {"precision": (self.precision,)}
+        if self.number:
+            host, _, _ = settings.executor.listen.rpartition(":")
+            changes |= {"listen": f"{host}:0", "advertise": ""}
+        return settings.model_copy(update={"executor": settings.executor.model_copy(update=changes)})
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A running suite: the HOST:PORT of each of its parts by name, which is the service's unless there are several of
+    it, and the services themselves where they are in here."""
+
+    addresses: Mapping[str, str]
+    handles: Mapping[str, ServerHandle] = field(default_factory=dict)
 
     @property
     def gateway(self) -> str:
         return self.addresses[Service.GATEWAY]
 
 
-OnServing = Callable[[Service, str], None]
-"""Told of each service and its address once it is SERVING."""
+OnServing = Callable[[str, str], None]
+"""Told of each part's name and address once it is SERVING."""
 
 
 def layout(settings: Settings) -> list[Service]:
@@ -45,13 +68,27 @@ def layout(settings: Settings) -> list[Service]:
     return [service for service in Service if wanted.get(service, True)]
 
 
-def metered(settings: Settings, service: Service) -> Settings:
-    """The settings for one service of a suite: its metrics are at `metrics_listen`'s port plus its place among all."""
+def parts(settings: Settings) -> list[Part]:
+    """What to start, in order: each service of the layout once, an executor for each precision."""
+    found: list[Part] = []
+    for service in layout(settings):
+        precisions = tuple(dict.fromkeys(settings.executor.precision)) if service is Service.EXECUTOR else ()
+        if len(precisions) > 1:
+            found += [Part(service, f"{service}-{each}", number, each) for number, each in enumerate(precisions)]
+        else:
+            found.append(Part(service, service.value))
+    return found
+
+
+def metered(settings: Settings, service: Service, number: int = 0) -> Settings:
+    """The settings for one service of a suite: its metrics are at `metrics_listen`'s port plus its place among all;
+    those of further ones of a kind come after all kinds."""
     listen = settings.telemetry.metrics_listen
     host, _, port = listen.rpartition(":")
     if not listen or port == "0":
         return settings
-    own = f"{host}:{int(port) + list(Service).index(service)}"
+    place = len(Service) + number - 1 if number else list(Service).index(service)
+    own = f"{host}:{int(port) + place}"
     return settings.model_copy(update={"telemetry": settings.telemetry.model_copy(update={"metrics_listen": own})})
 
 

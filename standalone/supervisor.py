@@ -22,12 +22,11 @@ from headrace.standalone.readiness import START_S, await_serving
 from headrace.standalone.services import (
     CALLED_BY_OTHERS,
     OnServing,
-    Service,
+    Part,
     Suite,
     cause,
-    layout,
     listening,
-    metered,
+    parts,
     wired,
 )
 
@@ -59,9 +58,9 @@ class Child:
     """A service's process. `address` is known once it listens; `again(address)` starts the next one there, if any."""
 
     def __init__(
-        self, service: Service, process: Process, log: Path, again: Callable[[str], Awaitable[Process]] | None = None
+        self, name: str, process: Process, log: Path, again: Callable[[str], Awaitable[Process]] | None = None
     ) -> None:
-        self.service = service
+        self.name = name
         self.process = process
         self.log = log
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -76,10 +75,10 @@ class Child:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             if self._again is None or not self._may_start_again():
                 if error:
-                    raise ServiceFailed(f"{self.service}: {error}")
+                    raise ServiceFailed(f"{self.name}: {error}")
                 tail = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
-                raise ServiceFailed(f"{self.service} {how}, so the suite stops; its log is {self.log}", "\n".join(tail))
-            log.warning("%s %s and is started again; its log is %s", self.service, error or how, self.log)
+                raise ServiceFailed(f"{self.name} {how}, so the suite stops; its log is {self.log}", "\n".join(tail))
+            log.warning("%s %s and is started again; its log is %s", self.name, error or how, self.log)
             await asyncio.sleep(RESTART_PAUSE_S)
             self.process = await self._again(self.address.result())
 
@@ -123,24 +122,24 @@ class Child:
 
 
 @asynccontextmanager
-async def _child(service: Service, settings: Settings, folder: Path, restart: bool) -> AsyncIterator[Child]:
-    log = folder / f"{service}.log"
+async def _child(part: Part, settings: Settings, folder: Path, restart: bool) -> AsyncIterator[Child]:
+    log, settings = folder / f"{part.name}.log", part.settings(settings)
 
     async def again(address: str) -> Process:
-        return await _start(service, listening(settings, service, address), log)
+        return await _start(part, listening(settings, part.service, address), log)
 
-    child = Child(service, await _start(service, settings, log), log, again if restart else None)
+    child = Child(part.name, await _start(part, settings, log), log, again if restart else None)
     try:
         yield child
     finally:
         await child.stop(settings.transport.drain_s + KILL_AFTER_S)
 
 
-async def _start(service: Service, settings: Settings, log: Path) -> Process:
+async def _start(part: Part, settings: Settings, log: Path) -> Process:
     with log.open("ab") as stderr:
         # a process group of its own: Ctrl-C in the terminal is for the supervisor, which drains in order
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headrace.standalone.process", service),
+            *(sys.executable, "-m", "headrace.standalone.process", part.service),
             stdin=PIPE,
             stdout=PIPE,
             stderr=stderr,
@@ -166,16 +165,14 @@ async def supervised(
             children: list[Child] = []
             watchers: list[asyncio.Task[NoReturn]] = []
             async with _bounded(children), asyncio.TaskGroup() as starting:
-                for service in layout(settings):
-                    child = await processes.enter_async_context(
-                        _child(service, metered(settings, service), folder, restart)
-                    )
+                for part in parts(settings):
+                    child = await processes.enter_async_context(_child(part, settings, folder, restart))
                     children.append(child)
                     watchers.append(watching.create_task(child.watch()))
                     starting.create_task(_ready(child, settings.transport, on_serving))
-                    if service in CALLED_BY_OTHERS:
-                        settings = wired(settings, service, await child.address)
-            yield Suite({child.service: child.address.result() for child in children})
+                    if part.service in CALLED_BY_OTHERS:
+                        settings = wired(settings, part.service, await child.address)
+            yield Suite({child.name: child.address.result() for child in children})
             for watcher in watchers:
                 watcher.cancel()
     except BaseExceptionGroup as group:
@@ -187,7 +184,7 @@ async def supervised(
 
 async def _ready(child: Child, transport: TransportSettings, on_serving: OnServing) -> None:
     await await_serving(await child.address, transport, START_S)
-    on_serving(child.service, child.address.result())
+    on_serving(child.name, child.address.result())
 
 
 @asynccontextmanager
@@ -196,5 +193,5 @@ async def _bounded(children: list[Child]) -> AsyncIterator[None]:
         async with asyncio.timeout(START_S):
             yield
     except TimeoutError as error:
-        silent = ", ".join(child.service for child in children if not child.address.done())
+        silent = ", ".join(child.name for child in children if not child.address.done())
         raise Unavailable(f"not listening within {START_S:g} s: {silent}") from error

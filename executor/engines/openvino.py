@@ -1,9 +1,10 @@
 """The CPU's default engine: OpenVINO's paged attention under our own block tables and memory.
 
-Exact bit for bit under the bounds that its spec states: who else is in a step does not change a row, as long as no
-step has fewer rows than threads want (attention is split over threads below that) and no prefill chunk has one token
-(it takes the decode kernel). KV is kept in bf16: a block of one layer is then whole pages, and chunk borders may fall
-anywhere.
+Exact bit for bit under the bounds that its spec states, in every precision: who else is in a step does not change a
+row, as long as no step has fewer rows than threads want (attention is split over threads below that) and no prefill
+chunk has one token (it takes the decode kernel). KV is kept in bf16, or in float32 where products are: a block of one
+layer is then whole pages, and chunk borders may fall anywhere. With KV in u8 chunks must end at a block's end, and rows
+over one block table spoil it, so that known tokens cannot be replayed bit for bit: that is not exact.
 """
 
 import os
@@ -22,6 +23,11 @@ from headrace.executor.memory.layered import LayeredMemory
 from headrace.models.repository import ModelEntry
 
 NUM_CANDIDATES = 64
+_PROPERTIES: dict[Precision, dict[str, str]] = {
+    Precision.INT8: {},  # activations in eight bits beside the weights, the rest as the CPU likes
+    Precision.BF16: {"INFERENCE_PRECISION_HINT": "bf16"},
+    Precision.FP32: {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"},
+}
 _GROUP = 64  # vocabulary entries a group in the two-stage top-k
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -72,19 +78,24 @@ class OpenVinoEngine:
     """A decoder in OpenVINO IR. `kv_bytes` is the memory that KV blocks may take; `threads` 0 means all cores.
 
     Not `exact`, it asks for no bounds, so that steps of few rows are cheaper and answers may depend on their company.
+    `kv_precision` is auto, bf16 or u8.
     """
 
-    def __init__(self, entry: ModelEntry, *, kv_bytes: int, threads: int = 0, exact: bool = True) -> None:
+    def __init__(
+        self, entry: ModelEntry, *, kv_bytes: int, threads: int = 0, exact: bool = True, kv_precision: str = "auto"
+    ) -> None:
         num_threads = threads or len(os.sched_getaffinity(0))
         core = ov.Core()
+        kv_type = _kv_type(core, entry, kv_precision)
         try:
             model = core.read_model(entry.graph)
             paged_attention_transformation(model)
             _report_candidates(_keep_wanted_rows(model), model)
             properties = {
                 "INFERENCE_NUM_THREADS": num_threads,
-                "KV_CACHE_PRECISION": "bf16",
+                "KV_CACHE_PRECISION": kv_type,
                 "PERFORMANCE_HINT": "LATENCY",
+                **_PROPERTIES[entry.precision],
             }
             compiled = core.compile_model(model, "CPU", properties)
         except RuntimeError as error:
@@ -119,7 +130,7 @@ class OpenVinoEngine:
         self._closed = False
         self.spec = EngineSpec(
             name="openvino",
-            precision=Precision.INT8,
+            precision=entry.precision,
             vocab_size=entry.info.vocab_size,
             context_tokens=entry.info.context_tokens,
             block_tokens=shapes[0][2],
@@ -128,7 +139,8 @@ class OpenVinoEngine:
             min_rows=num_threads if exact else 1,
             min_chunk_tokens=2 if exact else 1,
             num_candidates=min(NUM_CANDIDATES, entry.info.vocab_size),
-            exact=exact,
+            exact=exact and kv_type != "u8",
+            chunk_multiple_tokens=shapes[-1][2] if kv_type == "u8" else 1,
             extent_blocks=self._memory.extent_blocks,
             architecture=cpu_architecture(core, num_threads),
         )
@@ -173,6 +185,25 @@ class OpenVinoEngine:
             self._caches.clear()
             for arena in self._arenas:
                 arena.close()
+
+
+def _kv_type(core: ov.Core, entry: ModelEntry, kv_precision: str) -> str:
+    """What KV is stored in. The runtime takes bf16 only where products are in bf16. Raises EngineNotReady."""
+    has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if entry.precision is Precision.BF16 and not has_bf16:
+        raise EngineNotReady(
+            f"model {entry.info.name}: this CPU does not compute in bf16",
+            field="executor.precision",
+            limit="fp32, int8",
+        )
+    whole = "bf16" if has_bf16 and entry.precision is not Precision.FP32 else "f32"
+    if kv_precision == "bf16" != whole:
+        raise EngineNotReady(
+            f"model {entry.info.name}: what computes in float32 keeps KV in float32 or u8, not in bf16",
+            field="executor.kv_precision",
+            limit="auto, u8",
+        )
+    return "u8" if kv_precision == "u8" else whole
 
 
 def _keep_wanted_rows(model: ov.Model) -> ov.Output:

@@ -26,6 +26,7 @@ class EngineSpec:
     `num_candidates`: how many of a row's most probable tokens a step reports.
     `architecture`: what it runs on; engines that say the same are taken to be as fast with the same model.
     `extent_blocks`: how many blocks lie on whole pages together, and come and go together.
+    `chunk_multiple_tokens`: prefill chunks must end at its multiples, unless the known tokens end before.
     `exact`: True if a sequence's logits depend, bit for bit, on its own tokens only, as long as the two bounds above
     are kept and known tokens that were once decoded are put in again as rows of one token each.
     """
@@ -42,6 +43,7 @@ class EngineSpec:
     num_candidates: int
     exact: bool
     extent_blocks: int = 1
+    chunk_multiple_tokens: int = 1
     architecture: str = ""
 
 

@@ -52,9 +52,18 @@ class ReferenceOutput:
 
 
 class ReferenceEngine:
-    """`step_delay_s` makes each step last, with the GIL released, as a device's would."""
+    """`step_delay_s` makes each step last, with the GIL released, as a device's would; `precision` is what it says to
+    have, since its arithmetic is of whole numbers in any."""
 
-    def __init__(self, info: ModelInfo, num_blocks: int, *, block_tokens: int = 4, step_delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        num_blocks: int,
+        *,
+        block_tokens: int = 4,
+        step_delay_s: float = 0.0,
+        precision: Precision = Precision.FP32,
+    ) -> None:
         least = max((FIRST_PRINTABLE + NUM_PRINTABLE - 1, *info.eos_token_ids)) + 1
         if not info.eos_token_ids or info.vocab_size < least:
             raise EngineNotReady(
@@ -66,7 +75,7 @@ class ReferenceEngine:
         self._step_delay_s = step_delay_s
         self.spec = EngineSpec(
             name="reference",
-            precision=Precision.FP32,
+            precision=precision,
             vocab_size=info.vocab_size,
             context_tokens=info.context_tokens,
             block_tokens=block_tokens,

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from headrace.chassis.config import default_home
 from headrace.core.model import ModelInfo
+from headrace.core.request import Precision
 from headrace.executor.engines.openvino import OpenVinoEngine
 from headrace.executor.engines.protocol import Engine, Float32, StepPlan
 from headrace.executor.engines.reference import ReferenceEngine
+from headrace.models.add import add
 from headrace.models.repository import Repository
 
 REFERENCE = ModelInfo("reference", "decoder", "built in", context_tokens=4096, vocab_size=512, eos_token_ids=(256,))
@@ -22,11 +24,26 @@ def reference() -> Engine:
 
 
 def openvino() -> Engine:
-    """Wants the model: `headrace models install smollm2`."""
+    """Wants the model: `headrace models add smollm2`."""
     return OpenVinoEngine(Repository(default_home()).get("smollm2"), kv_bytes=1 << 30, threads=2)
 
 
-LOADERS: dict[str, Callable[[], Engine]] = {"reference": reference, "openvino": openvino}
+def variant(precision: Precision) -> Callable[[], Engine]:
+    """The same model in another precision, which is added where it is missing."""
+
+    def load() -> Engine:
+        entry = add(default_home(), "smollm2", lambda stage, done: None, precisions=[precision]).entry
+        return OpenVinoEngine(entry.variant(precision), kv_bytes=1 << 30, threads=2)
+
+    return load
+
+
+LOADERS: dict[str, Callable[[], Engine]] = {
+    "reference": reference,
+    "openvino": openvino,
+    "openvino-fp32": variant(Precision.FP32),
+    "openvino-bf16": variant(Precision.BF16),
+}
 
 
 @pytest.fixture(scope="session", params=sorted(LOADERS, reverse=True))
