@@ -41,8 +41,11 @@ class Suite:
 
 
 @asynccontextmanager
-async def started(model: str, log: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Suite]:
-    """Starts the suite on free ports, waits until it serves, drains it at the end; `settings` as HEADRACE_* variables.
+async def started(
+    model: str, log: Path, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()
+) -> AsyncIterator[Suite]:
+    """Starts the suite on free ports, waits until it serves, drains it at the end; `settings` as HEADRACE_* variables,
+    `options` of `headrace up`.
 
     Raises Unavailable.
     """
@@ -53,7 +56,7 @@ async def started(model: str, log: Path, settings: Mapping[str, str] | None = No
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headrace.cli.main", "up", "--preprocess", "inline", "--model", model),
+            *(sys.executable, "-m", "headrace.cli.main", "up", "--preprocess", "inline", "--model", model, *options),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
