@@ -49,6 +49,7 @@ class Run:
         self.log = ResultLog()
         self.relay: Relay | None = None
         self.task: asyncio.Task[None] | None = None
+        self.opening: asyncio.Future[str | None] | None = None
         self.kept = False
         self.abandoned = False
         self._cause: HeadraceError | None = None
@@ -121,32 +122,38 @@ class Background:
         run.task = self._tasks.create_task(run.make(pieces, held), name=f"make {run.wish.request_id}")
         run.task.add_done_callback(lambda _: held.close())  # also where it was cancelled before it began
 
+    def prepare(self, run: Run) -> "asyncio.Future[str | None]":
+        """Makes room in the store, ahead of the SLA, so that nobody waits for it then. Unless it is kept, the answer
+        leaves nothing there."""
+        if run.opening is None:
+            run.opening = asyncio.get_running_loop().create_future()
+            recorder = self._tasks.create_task(self._record(run, run.opening), name=f"record {run.wish.request_id}")
+            self._recorders.add(recorder)
+            recorder.add_done_callback(self._recorders.discard)
+        return run.opening
+
     async def keep(self, run: Run) -> str | None:
         """The handle under which the answer goes on and is stored; None where there is no room, or no store."""
         run.kept = True
-        opened: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        recorder = self._tasks.create_task(self._record(run, opened), name=f"record {run.wish.request_id}")
-        self._recorders.add(recorder)
-        recorder.add_done_callback(self._recorders.discard)
-        return await asyncio.shield(opened)  # a caller who leaves now has a result all the same
+        handle = await asyncio.shield(self.prepare(run))  # a caller who leaves now has a result all the same
+        if handle is not None and run.relay is not None:
+            self._demote(run.relay)
+        return handle
 
-    async def _record(self, run: Run, opened: "asyncio.Future[str | None]") -> None:
+    async def _record(self, run: Run, opening: "asyncio.Future[str | None]") -> None:
         handle, now_s = secrets.token_urlsafe(HANDLE_BYTES), time.time()
+        times = self._until(now_s)
         try:
-            await self._store.open(
-                Summary(handle, run.tenant, run.wish.request_id, run.wish.model.name, now_s, *self._until(now_s))
-            )
+            await self._store.open(Summary(handle, run.tenant, run.wish.request_id, run.wish.model.name, now_s, *times))
         except HeadraceError as error:
             log.warning("request %s goes on in its call: %s", run.wish.request_id, error.message)
             run.kept = False
             if run.abandoned:
                 run.stop()
-            opened.set_result(None)
+            opening.set_result(None)
             return
         self._live[handle] = run
-        opened.set_result(handle)
-        if run.relay is not None:
-            self._demote(run.relay)
+        opening.set_result(handle)
         try:
             if not await self._follow(handle, run):
                 run.stop(Cancelled("the result was cancelled"))
@@ -163,7 +170,9 @@ class Background:
                     handle, stored, made.pieces[stored:count], made.num_tokens, *self._until(now_s)
                 )
                 stored = count
-                if there and ended:
+                if there and ended and not run.kept:
+                    await self._store.drop(handle)
+                elif there and ended:
                     state, error = _ending(made)
                     reason, message = (error.reason, error.message) if error else ("", "")
                     there = await self._store.close(handle, state, reason, message, now_s + self._settings.ttl_s)

@@ -11,6 +11,9 @@ from headrace.gateway.generation import TOKEN_BYTES, Usage
 from headrace.gateway.relay import deadline_missed
 from headrace.gateway.sla import OnMiss, Sla
 
+LEAD_S = 0.025
+"""How long ahead of the SLA room is made in the store: what that takes must not make the answer late."""
+
 
 class Noting(Protocol):
     """The call's span, as far as an SLA concerns it."""
@@ -40,6 +43,8 @@ async def until_sla(
         due = sla.due(begun=bool(made.pieces)) if promised else None
         at = arrived + due[1] if due else None
         now = clock()
+        if at is not None and now >= at - LEAD_S and sla.on_miss is OnMiss.PARTIAL and not made.ended:
+            background.prepare(run)
         if due and at is not None and now >= at and not made.ended:  # of a whole answer only the reader is late
             promised = False
             if sla.on_miss is OnMiss.CANCEL:
@@ -67,4 +72,7 @@ async def until_sla(
                 raise made.error
             return
         else:
-            await made.more(sent, min((time for time in (at, deadline) if time is not None), default=None))
+            moments = [] if at is None else [at - LEAD_S, at]
+            await made.more(
+                sent, min((time for time in (*moments, deadline) if time is not None and time > now), default=None)
+            )

@@ -165,3 +165,23 @@ async def test_a_run_that_is_ended_before_it_begins_gives_back_what_it_holds(tmp
         background.start(run, Made(1).pieces(), held)
         run.abandon()
     assert back.is_set()
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["the caller leaves", "the answer is made"])
+async def test_room_that_was_not_needed_is_given_back(tmp_path: Path, leaves: bool) -> None:
+    made = Made(1)
+    async with SqliteStore(tmp_path / "results.db", Bounds(10, 10_000)) as store, asyncio.TaskGroup() as tasks:
+        background = Background(tasks, store, ResultsSettings(progress_s=0.01), lambda relay: None)
+        run = Run(wish(), "tenant", "wire")
+        background.start(run, made.pieces(), ExitStack())
+        await made.there.wait()
+        handle = await background.prepare(run)
+        assert [each.handle for each in await store.list("tenant")] == [handle]
+        if leaves:
+            run.abandon()
+        else:
+            made.go_on.set()
+        while background.num_kept:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        assert await store.list("tenant") == []
+        assert run.log.ended
