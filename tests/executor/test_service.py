@@ -131,6 +131,20 @@ async def test_answers_are_those_worked_out_on_paper(tmp_path):
         assert (now.num_running, now.num_slots_in_use, now.num_blocks_in_use) == (0, 0, 0)
 
 
+async def test_guessed_tokens_are_counted_and_change_nothing(tmp_path):
+    async with suite(tmp_path) as (stub, _, _):
+        call = stub.Execute()
+        start = make_start("r", b"Hi")
+        known = list(b"ABABAB")
+        start.answer_token_ids.append(np.array(known, "<u4").tobytes())
+        await call.write(pb.ExecuteRequest(starts=[start]))
+        tokens, _ = await collect(call, 1)
+        assert tokens["r", 0] == expected_answer([*b"Hi", *known], 2)
+        now = await status(stub)
+        assert now.num_proposed_tokens == 1  # one more is left to the answer
+        assert now.num_accepted_tokens == 0  # the reference engine repeats nothing
+
+
 async def test_several_answers_share_the_prompt(tmp_path):
     async with suite(tmp_path) as (stub, scheduler, _):
         call = stub.Execute()
