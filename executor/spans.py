@@ -25,7 +25,7 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
         "gen_ai.response.index": delta.index,
     }
     prefill_end = sequence.first_token_ns or now_ns
-    if delta.index == 0:
+    if delta.index == delta.job.open_answers[0]:
         prefill = tracer.start_span(
             signals.EXECUTOR_PREFILL,
             parent,
@@ -44,6 +44,7 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
         {
             **common,
             signals.GENAI_OUTPUT_TOKENS: sequence.num_answer_tokens,
+            signals.REPLAYED_TOKENS: len(delta.job.known(delta.index)),
             signals.NUM_STEPS: sequence.num_steps,
             signals.GENAI_FINISH_REASONS: [delta.finish.name.lower()],
         },

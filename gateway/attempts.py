@@ -57,7 +57,7 @@ async def _attempts(
         try:
             placement = await scheduler.placement(relay)
         except HeadraceError as error:
-            if not _may_change(error, executors, relay.generation.model.name):
+            if not may_change(error, executors, relay.generation.model.name):
                 relay.fail(error)
         else:
             with executors.link(placement.address).running(relay, placement):
@@ -70,6 +70,6 @@ async def _attempts(
             pause_s = min(LONGEST_PAUSE_S, pause_s * 4)
 
 
-def _may_change(refusal: HeadraceError, executors: ExecutorPool, model: str) -> bool:
+def may_change(refusal: HeadraceError, executors: ExecutorPool, model: str) -> bool:
     """The next scheduler may take it, or an executor that has just been lost may come back."""
     return isinstance(refusal, Draining) or (isinstance(refusal, NoExecutor) and executors.may_return(model))

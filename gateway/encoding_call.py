@@ -15,6 +15,7 @@ from opentelemetry.trace import Tracer
 from headrace.core.errors import HeadraceError
 from headrace.core.request import Precision
 from headrace.gateway.admission import Admission
+from headrace.gateway.attempts import FIRST_PAUSE_S, LONGEST_PAUSE_S, may_change
 from headrace.gateway.codec import request_id_of
 from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.encoding_codec import EncodeWish, Request
@@ -48,6 +49,7 @@ class EncodingCalls:
         admission: Admission,
         scheduler: SchedulerLink,
         executors: ExecutorPool,
+        max_failovers: int = 0,
     ) -> None:
         self._tracer = tracer
         self._meters = meters
@@ -55,6 +57,7 @@ class EncodingCalls:
         self._admission = admission
         self._scheduler = scheduler
         self._executors = executors
+        self._max_failovers = max_failovers
 
     async def run(
         self,
@@ -119,7 +122,8 @@ class EncodingCalls:
                     tenant=tenant,
                     deadline=deadline,
                     trace=span.context,
-                )
+                ),
+                self._max_failovers,
             )
             for place, (token_ids, first_tokens) in enumerate(tokens)
         ]
@@ -136,10 +140,20 @@ class EncodingCalls:
         return Encoded(values, sum(len(token_ids) for token_ids, _ in tokens), precision)
 
     async def _one(self, relay: EncodingRelay, span: EncodingSpan) -> NDArray[np.float32]:
-        placement = await self._scheduler.placement(relay)
-        with self._executors.link(placement.address).running(relay, placement):
-            span.placed(placement)
-            return await relay.values()
+        """Its values, from another executor where one is lost."""
+        while True:
+            try:
+                placement = await self._scheduler.placement(relay)
+            except HeadraceError as error:
+                if not may_change(error, self._executors, relay.generation.model.name):
+                    raise
+                await asyncio.sleep(LONGEST_PAUSE_S)
+                continue
+            with self._executors.link(placement.address).running(relay, placement):
+                span.placed(placement)
+                if (values := await relay.values()) is not None:
+                    return values
+            await asyncio.sleep(FIRST_PAUSE_S)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -29,7 +29,6 @@ from headrace.gateway.codec import (
     request_id_of,
     sla_of,
     tenant,
-    unpack,
 )
 from headrace.gateway.encoding_call import Encoded, EncodingCalls
 from headrace.gateway.encoding_codec import (
@@ -100,7 +99,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._max_failovers = max_failovers
         self._background = background
         self._sla = sla
-        self._encodings = EncodingCalls(tracer, meters, preparer, admission, scheduler, executors)
+        self._encodings = EncodingCalls(tracer, meters, preparer, admission, scheduler, executors, max_failovers)
 
     def in_use(self) -> InUse:
         return InUse(
@@ -198,9 +197,9 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> AsyncIterator[pb.AttachResultResponse]:
         """The pieces of an answer that went on, those to come too, and then what it failed with."""
         caller, offset = tenant(tuple(context.invocation_metadata() or ())), request.offset
-        async for request_id, data in self._background.attach(caller, request.handle, offset):
+        async for piece in self._background.attach(caller, request.handle, offset):
             offset += 1
-            yield pb.AttachResultResponse(piece=unpack(request_id, data), next_offset=offset)
+            yield pb.AttachResultResponse(piece=piece, next_offset=offset)
 
     async def CancelResult(
         self, request: pb.CancelResultRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -4,12 +4,14 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from opentelemetry.trace import INVALID_SPAN_CONTEXT
 
-from headrace.core.errors import Draining, Unavailable
+from headrace.core.errors import Draining, NoExecutor, Unavailable
 from headrace.core.model import ModelInfo
 from headrace.core.request import FinishReason, Precision, QosClass, Sampling
 from headrace.gateway.answer import Answer
+from headrace.gateway.encoding import Encoding, EncodingRelay, Readout
 from headrace.gateway.generation import Generation, Output, Placement, State
 from headrace.gateway.relay import Relay
 
@@ -96,3 +98,32 @@ async def test_a_complete_answer_has_nothing_to_lose() -> None:
     relay.lose(LOST)
     (piece,) = await relay.pieces()
     assert (piece.text, relay.error, relay.num_failovers) == ("abc", None, 0)
+
+
+async def test_a_text_is_encoded_elsewhere_a_bounded_number_of_times() -> None:
+    encoding = Encoding(
+        "t.1",
+        MODEL,
+        np.ones(3, np.uint32),
+        3,
+        Readout(),
+        QosClass.NORMAL,
+        Precision.ANY,
+        "t",
+        None,
+        INVALID_SPAN_CONTEXT,
+    )
+    relay = EncodingRelay(encoding, max_failovers=1)
+    placement = Placement("e", "127.0.0.1:1", "b", 1, Precision.INT8, INVALID_SPAN_CONTEXT)
+    relay.place(placement)
+    relay.lose(LOST)
+    assert await relay.values() is None
+    assert relay.generation.wire_id == "t.1.1"
+    relay.decline(NoExecutor("none now"))
+    with pytest.raises(NoExecutor):
+        await relay.placement()
+    relay.place(placement)
+    assert await relay.placement() is placement
+    relay.lose(LOST)
+    with pytest.raises(Unavailable):
+        await relay.values()
