@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 
+from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.chassis.config import ResultsSettings
 from headrace.chassis.interceptors import as_error
 from headrace.core.errors import (
@@ -22,7 +23,7 @@ from headrace.core.errors import (
     InvalidRequest,
     ResultNotFound,
 )
-from headrace.gateway.codec import MAX_NAME_CHARS, pack
+from headrace.gateway.codec import MAX_NAME_CHARS, encode
 from headrace.gateway.generation import TOKEN_BYTES, Piece, Wish
 from headrace.gateway.relay import Relay
 from headrace.gateway.results.log import ResultLog
@@ -46,7 +47,7 @@ class Run:
         self.wish = wish
         self.wire_id = wire_id
         self.tenant = tenant
-        self.log = ResultLog()
+        self.log = ResultLog[pb.GenerateResponse]()
         self.relay: Relay | None = None
         self.task: asyncio.Task[None] | None = None
         self.opening: asyncio.Future[str | None] | None = None
@@ -77,7 +78,7 @@ class Run:
             with held:
                 try:
                     async for piece in pieces:
-                        self.log.append(pack(piece), len(piece.token_ids) // TOKEN_BYTES)
+                        self.log.append(encode(self.wish.request_id, piece), len(piece.token_ids) // TOKEN_BYTES)
                 except asyncio.CancelledError:
                     if self._cause is None:
                         raise
@@ -165,10 +166,9 @@ class Background:
         tries, stored, made = 0, 0, run.log
         while tries < LAST_TRIES:
             ended, count, now_s = made.ended, len(made.pieces), time.time()
+            pieces = [piece.SerializeToString() for piece in made.pieces[stored:count]]
             try:
-                there = await self._store.append(
-                    handle, stored, made.pieces[stored:count], made.num_tokens, *self._until(now_s)
-                )
+                there = await self._store.append(handle, stored, pieces, made.num_tokens, *self._until(now_s))
                 stored = count
                 if there and ended and not run.kept:
                     await self._store.drop(handle)
@@ -191,8 +191,8 @@ class Background:
         lost_s = now_s + self._settings.progress_s + self._settings.lost_after_s
         return lost_s, lost_s + self._settings.ttl_s
 
-    async def attach(self, tenant: str, handle: str, offset: int) -> AsyncIterator[tuple[str, bytes]]:
-        """Its request's id with its pieces from number `offset` on, those to come too.
+    async def attach(self, tenant: str, handle: str, offset: int) -> AsyncIterator[pb.GenerateResponse]:
+        """Its pieces from number `offset` on, those to come too.
 
         Raises ResultNotFound, InvalidRequest for an offset beyond what there is, and at the end what the answer failed
         with.
@@ -204,7 +204,7 @@ class Background:
                 await run.log.more(offset, None)
                 if offset >= len(run.log.pieces):
                     break
-                yield run.wish.request_id, run.log.pieces[offset]
+                yield run.log.pieces[offset]
                 offset += 1
             if run.log.error is not None:
                 raise run.log.error
@@ -214,7 +214,7 @@ class Background:
         while True:
             pieces = await self._store.read(handle, offset, READ_PIECES)
             for piece in pieces:
-                yield summary.request_id, piece
+                yield pb.GenerateResponse.FromString(piece)
             offset += len(pieces)
             if not pieces and offset >= summary.num_pieces:
                 if summary.state is not ResultState.RUNNING:
@@ -259,7 +259,7 @@ class Background:
             recorder.cancel()
 
 
-def _ending(made: ResultLog) -> tuple[ResultState, HeadraceError | None]:
+def _ending(made: ResultLog[pb.GenerateResponse]) -> tuple[ResultState, HeadraceError | None]:
     if made.error is None:
         return ResultState.FINISHED, None
     return ResultState.LOST if isinstance(made.error, Draining) else ResultState.FAILED, made.error

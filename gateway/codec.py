@@ -116,17 +116,6 @@ def encode(request_id: str, piece: Piece) -> pb.GenerateResponse:
     return response
 
 
-def pack(piece: Piece) -> bytes:
-    """A piece as results keep it: without the request's id, which is theirs."""
-    return encode("", piece).SerializeToString()
-
-
-def unpack(request_id: str, data: bytes) -> pb.GenerateResponse:
-    response = pb.GenerateResponse.FromString(data)
-    response.request_id = request_id
-    return response
-
-
 def encode_partial(request_id: str, index: int, result: tuple[Usage, str, int] | None) -> pb.GenerateResponse:
     """The end of an answer that goes on; the last of them brings usage so far, handle, and where to go on."""
     if result is None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.gateway.background import Background, Run
-from headrace.gateway.codec import encode_partial, unpack
+from headrace.gateway.codec import encode_partial
 from headrace.gateway.generation import TOKEN_BYTES, Usage
 from headrace.gateway.relay import deadline_missed
 from headrace.gateway.sla import OnMiss, Sla
@@ -33,7 +33,7 @@ async def until_sla(
 
     def next_piece() -> pb.GenerateResponse:
         nonlocal sent, tokens
-        response = unpack(run.wish.request_id, made.pieces[sent])
+        response = made.pieces[sent]
         sent, tokens = sent + 1, tokens + len(response.token_ids) // TOKEN_BYTES
         if response.finish_reason:
             unfinished.discard(response.index)

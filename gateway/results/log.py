@@ -1,21 +1,24 @@
 """An answer while it is made: its pieces in order, for any number of readers. One event loop owns it."""
 
 import asyncio
+from typing import Generic, TypeVar
 
 from headrace.core.errors import HeadraceError
 
+Entry = TypeVar("Entry")
 
-class ResultLog:
-    """Pieces are only ever added, as the bytes that the store keeps; `ended` with `error` or whole."""
+
+class ResultLog(Generic[Entry]):
+    """Pieces are only ever added, and never changed; `ended` with `error` or whole."""
 
     def __init__(self) -> None:
-        self.pieces: list[bytes] = []
+        self.pieces: list[Entry] = []
         self.num_tokens = 0
         self.ended = False
         self.error: HeadraceError | None = None
         self._changed = asyncio.Event()
 
-    def append(self, piece: bytes, num_tokens: int) -> None:
+    def append(self, piece: Entry, num_tokens: int) -> None:
         self.pieces.append(piece)
         self.num_tokens += num_tokens
         self._tell()

@@ -58,7 +58,7 @@ def test_a_request_overrides_its_class_field_by_field() -> None:
 
 
 async def test_readers_of_a_log_see_all_of_it() -> None:
-    log, seen = ResultLog(), list[list[bytes]]()
+    log, seen = ResultLog[bytes](), list[list[bytes]]()
 
     async def read() -> None:
         got = list[bytes]()
@@ -122,7 +122,7 @@ async def test_at_the_sla_all_that_is_there_is_sent_and_the_rest_is_kept(tmp_pat
         stored = await store.find(handle)
         assert stored is not None
         assert (stored.state, stored.num_pieces, stored.num_tokens) == (ResultState.FINISHED, 3 + n, 4 + n)
-        rest = [data async for _, data in background.attach("tenant", handle, sent[-1].result.offset)]
+        rest = [piece async for piece in background.attach("tenant", handle, sent[-1].result.offset)]
         assert len(rest) == 1
 
 
