@@ -108,6 +108,7 @@ class OpenVinoEngine:
         shapes = [[dim.get_length() if dim.is_static else -1 for dim in port.get_partial_shape()] for port in ports]
         item_bytes = [port.get_element_type().size for port in ports]
         block_bytes = sum(-int(np.prod(shape)) * size for shape, size in zip(shapes, item_bytes, strict=True))
+        block_tokens = min(shape[2] for shape in shapes)  # of keys in u8 there are rows of scales beside the tokens
         num_blocks = kv_bytes // block_bytes
         if num_blocks < 2:
             raise EngineNotReady(
@@ -133,14 +134,14 @@ class OpenVinoEngine:
             precision=entry.precision,
             vocab_size=entry.info.vocab_size,
             context_tokens=entry.info.context_tokens,
-            block_tokens=shapes[0][2],
+            block_tokens=block_tokens,
             num_blocks=num_blocks,
             kv_bytes_per_block=block_bytes,
             min_rows=num_threads if exact else 1,
             min_chunk_tokens=2 if exact else 1,
             num_candidates=min(NUM_CANDIDATES, entry.info.vocab_size),
             exact=exact and kv_type != "u8",
-            chunk_multiple_tokens=shapes[-1][2] if kv_type == "u8" else 1,
+            chunk_multiple_tokens=block_tokens if kv_type == "u8" else 1,
             extent_blocks=self._memory.extent_blocks,
             architecture=cpu_architecture(core, num_threads),
         )
