@@ -5,6 +5,7 @@ its streams go with it. Every answer that met any loss is asked for again in pea
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -32,6 +33,7 @@ BACK_S = 60.0
 ANSWER_S = 300.0
 """Longest wait for an answer: what takes longer is lost."""
 COMPARED_AT_ONCE = 16
+POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,11 @@ async def run(lab: Lab) -> Report:
         lab.say("capacity")
         capacity = await _capacity(suite, prompts)
         lab.say(f"{LOAD:.0%} of {capacity:.1f} requests/s for {duration_s:g} s, with kills")
-        begun = time.perf_counter()
+        begun, pending = time.perf_counter(), set[float]()
         async with asyncio.TaskGroup() as tasks:
-            killing = tasks.create_task(_kill_by_turns(lab, suite, begun, duration_s))
+            killing = tasks.create_task(_kill_by_turns(lab, suite, pending, begun, duration_s))
             loading = tasks.create_task(
-                _load(suite, prompts, random.Random(lab.seed), begun, duration_s, LOAD * capacity)
+                _load(suite, prompts, random.Random(lab.seed), pending, begun, duration_s, LOAD * capacity)
             )
         kills, calls = killing.result(), loading.result()
         disturbed = [call for call in calls if not call.error and call.met(kills, *VICTIMS)]
@@ -100,7 +102,9 @@ async def _capacity(suite: Suite, drawn: Prompts) -> float:
     return CAPACITY_REQUESTS / (time.perf_counter() - begun)
 
 
-async def _kill_by_turns(lab: Lab, suite: Suite, begun: float, duration_s: float) -> list[Kill]:
+async def _kill_by_turns(lab: Lab, suite: Suite, pending: set[float], begun: float, duration_s: float) -> list[Kill]:
+    """At even distances, or later where answers that met the last kill are `pending`: the next one, of the gateway, may
+    not hide what became of them."""
     addresses = {"executor": suite.executor, "scheduler": suite.scheduler, "gateway": suite.gateway}
     num_kills = max(len(VICTIMS), int(duration_s / BETWEEN_KILLS_S))
     kills = []
@@ -110,21 +114,39 @@ async def _kill_by_turns(lab: Lab, suite: Suite, begun: float, duration_s: float
         os.kill(pids(suite.pid)[victim], signal.SIGKILL)
         await await_serving(addresses[victim], TransportSettings(), BACK_S)
         kills.append(Kill(victim, at_s, time.perf_counter() - begun))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BACK_S):
+                while any(asked_s <= kills[-1].back_s for asked_s in pending):  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
         lab.say(f"{victim} killed at {at_s:.0f} s, back after {kills[-1].back_s - at_s:.1f} s")
     return kills
 
 
 async def _load(
-    suite: Suite, prompts: Prompts, drawn: random.Random, begun: float, duration_s: float, per_s: float
+    suite: Suite,
+    prompts: Prompts,
+    drawn: random.Random,
+    pending: set[float],
+    begun: float,
+    duration_s: float,
+    per_s: float,
 ) -> list[Call]:
-    """Poisson arrivals."""
+    """Poisson arrivals; `pending` holds when those were asked that have not ended."""
     at_s = 0.0
+
+    async def one(prompt: tuple[int, ...], asked_s: float) -> Call:
+        pending.add(asked_s)
+        try:
+            return await _call(suite, prompt, begun)
+        finally:
+            pending.discard(asked_s)
+
     async with asyncio.TaskGroup() as tasks:
         calls = []
         while (at_s := at_s + drawn.expovariate(per_s)) < duration_s:
             prompt = tuple(prompts.draw(PROMPT_TOKENS))
             await asyncio.sleep(max(0.0, begun + at_s - time.perf_counter()))
-            calls.append(tasks.create_task(_call(suite, prompt, begun)))
+            calls.append(tasks.create_task(one(prompt, at_s)))
     return [call.result() for call in calls]
 
 
