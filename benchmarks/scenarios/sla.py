@@ -5,6 +5,7 @@ partial answers. Then the suite is stopped and started again on the same result 
 """
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -21,6 +22,8 @@ from headrace.core.errors import HeadraceError
 TRIES = 1_000
 SLA_MS = (50, 1_500)
 """Drawn evenly: before the first token, or within the answer."""
+RAMP_S = 2.0
+"""The callers begin one after another."""
 FETCHERS = 16
 
 
@@ -59,14 +62,16 @@ async def run(lab: Lab) -> Report:
 async def _cut(suite: Suite, prompts: Prompts, drawn: random.Random) -> tuple[list[Cut], int]:
     """The partial answers, and how many were whole before their SLA."""
     cuts, num_whole = list[Cut](), 0
+    asks = itertools.cycle([prompts.draw(PROMPT_TOKENS) for _ in range(TRIES + NUM_STREAMS)])  # not while it is timed
 
-    async def caller() -> None:
+    async def caller(start_s: float) -> None:
         nonlocal num_whole
+        await asyncio.sleep(start_s)
         while len(cuts) < TRIES:
-            sla_ms, asked = drawn.randint(*SLA_MS), time.perf_counter()
+            sla_ms, prompt, asked = drawn.randint(*SLA_MS), next(asks), time.perf_counter()
             stream = suite.client.stream(
                 suite.model,
-                prompts.draw(PROMPT_TOKENS),
+                prompt,
                 max_tokens=OUTPUT_TOKENS,
                 ignore_eos=True,
                 sla_total_ms=sla_ms,
@@ -87,8 +92,8 @@ async def _cut(suite: Suite, prompts: Prompts, drawn: random.Random) -> tuple[li
             cuts.append(Cut(sla_ms, lag_ms, partial, last.result.handle, partial + _tokens(rest), fault))
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(NUM_STREAMS):
-            group.create_task(caller())
+        for number in range(NUM_STREAMS):
+            group.create_task(caller(RAMP_S * number / NUM_STREAMS))
     return cuts, num_whole
 
 
