@@ -33,7 +33,7 @@ class Speculator:
         self._min_rows = min_rows
         self._guesses: list[_Guess] = []
         self._width = Width()
-        self._num_steady = 0  # rows of the last step without guesses, where all of them decoded
+        self._steady: tuple[int, int] | None = None  # rows of the last step and room beside them, if all rows decoded
 
     def extend(self, rows: list[Row], budget: int, steps: StepModel) -> tuple[list[Row], int]:
         """The rows of a step, and behind a sequence's decode those of its guesses; and how many rows there are to be,
@@ -44,7 +44,7 @@ class Speculator:
         room = min(MOST_ROWS - len(rows), budget - num_tokens, self._most_tokens * len(decodes))
         self._guesses = []
         if room <= 0:
-            self._num_steady = 0
+            self._steady = None
             return rows, len(rows)
         self._guesses = [self._guess(row.sequence) for row in decodes]
         rates = [guess.sequence.acceptance.rate for guess in self._guesses]
@@ -53,21 +53,23 @@ class Speculator:
         step_s = steps.seconds(num_single, num_tokens - num_single)
         free = self._min_rows - len(rows)
         values = worth([each for each, _ in chosen], room, free, step_s / len(decodes), steps.coefficients[1])
-        if len(decodes) == len(rows) == self._num_steady:
+        if self._steady == (len(decodes), room) and len(decodes) == len(rows):
             self._width.follow(values, _CHANGE_STEPS * step_s)
         else:
             self._width.begin(values)
-        self._num_steady = len(rows) if len(decodes) == len(rows) else 0
+        self._steady = (len(rows), room) if len(decodes) == len(rows) else None
         counts = [0] * len(decodes)
         for _, place in chosen[: self._width.now]:
             counts[place] += 1
-        extended = list(rows)
-        for row, guess, count in reversed(list(zip(decodes, self._guesses, counts, strict=True))):
-            behind = extended.index(row) + 1
-            extended[behind:behind] = [
-                Row(row.sequence, past, 1, True, token_id)
-                for past, token_id in enumerate(guess.tokens[:count].tolist(), row.past + 1)
-            ]
+        guessed = {
+            guess.sequence: guess.tokens[:count].tolist() for guess, count in zip(self._guesses, counts, strict=True)
+        }
+        extended: list[Row] = []
+        for row in rows:
+            extended.append(row)
+            if row.last:
+                for past, token_id in enumerate(guessed.get(row.sequence, ()), row.past + 1):
+                    extended.append(Row(row.sequence, past, 1, True, token_id))
         return extended, len(rows) + self._width.now
 
     def learn(self, rows: Many[Row]) -> None:

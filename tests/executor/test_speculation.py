@@ -358,3 +358,14 @@ def test_stand_ins_keep_the_shape():
     assert plan.subsequence_begins.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert plan.wanted_tokens.tolist() == [0, 1, 2, 3, 4, 5]
     assert plan.block_indices[-5:].tolist() == [7, 8, 9, 7, 8]
+
+
+def test_a_budget_that_changes_between_steps_is_kept():
+    loop = Loop(4)
+    loop.residents.accept(repetitive(max_tokens=20))
+    loop.step()
+    (sequence,) = loop.residents.running
+    row, speculator = Row(sequence, sequence.past, 1, True), Speculator(4, 1)
+    for budget in (64, 3, 64, 1, 2):
+        rows, num_rows = speculator.extend([row], budget, StepModel())
+        assert len(rows) <= num_rows <= min(5, budget)
