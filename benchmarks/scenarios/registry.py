@@ -13,6 +13,7 @@ from headrace.benchmarks.scenarios import (
     exact,
     memory,
     overhead,
+    precision,
     prefix,
     saturate,
     sched,
@@ -95,6 +96,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "conversations that grow turn by turn: time to first token with the prefix cache on and off, and what it found",
         prefix.run,
         ("prefix.ttft_ratio", "prefix.hit_gap_points"),
+    ),
+    "precision": Scenario(
+        "every stream busy in each precision of the model: what a token costs, and how well each predicts a text",
+        precision.run,
+        ("precision.cost_cut",),
     ),
     "memory": Scenario(
         "twice as many streams as KV memory fits: what fails, what lies unused under load, when it goes back",
