@@ -9,7 +9,7 @@ from rich.console import Console
 from headrace.chassis.config import load_settings
 from headrace.cli.reach import reaching
 from headrace.client import AsyncClient, Message, Piece
-from headrace.client.values import CallOptions, OnMiss, Qos
+from headrace.client.values import CallOptions, OnMiss, PrecisionName, Qos
 from headrace.core.errors import EngineFault
 
 
@@ -27,6 +27,7 @@ def generate(
     sla_total_ms: Annotated[int | None, typer.Option(metavar="MS", help="Hear of the answer by then.")] = None,
     sla_first_token_ms: Annotated[int | None, typer.Option(metavar="MS", help="See it begin by then.")] = None,
     on_miss: Annotated[OnMiss | None, typer.Option(help="Answer in part and go on, fail, or just go on.")] = None,
+    precision: Annotated[PrecisionName | None, typer.Option(help="Or the nearest that holds more.")] = None,
     address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The gateway; default: as set.")] = None,
 ) -> None:
     """Ask a running suite, and see the answer as it is made."""
@@ -40,6 +41,7 @@ def generate(
         "sla_total_ms": sla_total_ms,
         "sla_first_token_ms": sla_first_token_ms,
         "on_miss": on_miss,
+        "precision": precision,
     }
     options = CallOptions(**{name: value for name, value in given.items() if value is not None}, qos=qos)  # type: ignore[typeddict-item]
     asyncio.run(ask(address or load_settings().gateway.listen, model, prompt, chat=chat, **options))
