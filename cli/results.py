@@ -45,7 +45,8 @@ def cancel(handle: Handle, tenant: Tenant = None, address: Address = None) -> No
 
 def results_table(results: list[Result]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for heading in ("handle", "state", "model", "request"):
+    table.add_column("handle", no_wrap=True)  # whole, to be copied
+    for heading in ("state", "model", "request"):
         table.add_column(heading, overflow="fold")
     for heading in ("tokens", "age s", "expires in s"):
         table.add_column(heading, justify="right")

@@ -135,8 +135,11 @@ class Background:
 
     async def keep(self, run: Run) -> str | None:
         """The handle under which the answer goes on and is stored; None where there is no room, or no store."""
-        run.kept = True
-        handle = await asyncio.shield(self.prepare(run))  # a caller who leaves now has a result all the same
+        opening, run.kept = self.prepare(run), True
+        try:
+            handle = await asyncio.shield(opening)  # a caller who leaves now has a result all the same
+        finally:
+            run.kept = not opening.done() or opening.result() is not None
         if handle is not None and run.relay is not None:
             self._demote(run.relay)
         return handle

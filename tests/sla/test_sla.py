@@ -15,7 +15,7 @@ from headrace.core.request import FinishReason, Precision, QosClass, Sampling
 from headrace.gateway.background import Background, Run
 from headrace.gateway.generation import Piece, Usage, Wish
 from headrace.gateway.results.log import ResultLog
-from headrace.gateway.results.port import Bounds, ResultState
+from headrace.gateway.results.port import Bounds, ResultState, Summary
 from headrace.gateway.results.sqlite import SqliteStore
 from headrace.gateway.sla import OnMiss, Sla, resolve
 from headrace.gateway.sla_stream import until_sla
@@ -185,3 +185,20 @@ async def test_room_that_was_not_needed_is_given_back(tmp_path: Path, leaves: bo
             await asyncio.sleep(0.01)
         assert await store.list("tenant") == []
         assert run.log.ended
+
+
+async def test_an_answer_without_room_ends_with_its_call(tmp_path: Path) -> None:
+    made = Made(1)
+    async with SqliteStore(tmp_path / "results.db", Bounds(1, 10_000)) as store, asyncio.TaskGroup() as tasks:
+        await store.open(Summary("other", "tenant", "r0", "bytes", 0.0, 3e9, 4e9))
+        background = Background(tasks, store, ResultsSettings(), lambda relay: None)
+        run = Run(wish(), "tenant", "wire")
+        background.start(run, made.pieces(), ExitStack())
+        await made.there.wait()
+        assert await background.prepare(run) is None
+        assert await background.keep(run) is None
+        run.abandon()
+        assert run.task is not None
+        await asyncio.wait([run.task], timeout=20)
+        assert run.log.ended
+        made.go_on.set()
