@@ -26,6 +26,8 @@ COMMANDS = {
     "rerank": "headrace.cli.encode:rerank",
     "classify": "headrace.cli.encode:classify",
     "trace": "headrace.cli.trace:trace",
+    "top": "headrace.cli.top:top",
+    "doctor": "headrace.cli.doctor:doctor",
     "models": "headrace.cli.models:app",
     "bench": "headrace.cli.bench:app",
     "simulate": "headrace.cli.simulate:simulate",
