@@ -86,6 +86,7 @@ class GatewaySettings(_Section):
     max_queued_bytes: int = Field(256 * 2**20, ge=1, description="request bytes admitted at once")
     max_buffered_frames: int = Field(256, ge=1, description="frames kept for a slow reader before they are merged")
     max_failovers: int = Field(3, ge=0, description="how often a request goes on elsewhere after its executor was lost")
+    longest_unread_s: float = Field(30.0, gt=0, description="a reader that takes nothing for so long is cut off")
     tokenizer_threads: int = Field(2, ge=1, le=64)
 
 
@@ -241,6 +242,23 @@ class ResultsSettings(_Section):
     lost_after_s: float = Field(5.0, gt=0, description="a running result not stored for so long has lost its gateway")
 
 
+class TenantQuota(_Section):
+    """What one tenant may use; 0 is without limit."""
+
+    max_requests: int = Field(0, ge=0, description="calls at once, at each gateway")
+    requests_per_minute: int = Field(0, ge=0)
+    tokens_per_minute: int = Field(0, ge=0, description="of prompts, and the most that answers may have")
+
+
+class TenantsSettings(_Section):
+    """Who may call, and how much. Without a file of keys a call's tenant is what its metadata says."""
+
+    keys_file: Path | None = Field(None, description="TOML file of tenants and the hashes of their keys")
+    default: TenantQuota = Field(TenantQuota(), description="for what the file does not say of a tenant")
+    redis: str = Field("", description="redis://HOST:PORT that counts for all gateways; '': each counts for itself")
+    redis_away: str = Field("allow", pattern="^(allow|refuse)$", description="what becomes of calls without Redis")
+
+
 class _Environment(EnvSettingsSource):
     """HEADRACE_* variables. A value that should be JSON and is not is left to validation, which names every fault."""
 
@@ -265,6 +283,7 @@ class Settings(BaseSettings):
     screen: ScreenSettings = ScreenSettings()
     sla: SlaSettings = SlaSettings()
     results: ResultsSettings = ResultsSettings()
+    tenants: TenantsSettings = TenantsSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -22,6 +22,7 @@ DEFAULT_RETRY_S = 0.5
 
 _CODES: list[tuple[type[errors.HeadraceError], grpc.StatusCode]] = [
     (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.PermissionDenied, grpc.StatusCode.PERMISSION_DENIED),
     (errors.ScreenRejected, grpc.StatusCode.PERMISSION_DENIED),
     (errors.Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),

@@ -50,6 +50,12 @@ class Unauthenticated(HeadraceError):
     reason = "UNAUTHENTICATED"
 
 
+class PermissionDenied(HeadraceError):
+    """The caller's key does not allow this."""
+
+    reason = "PERMISSION_DENIED"
+
+
 class NotFound(HeadraceError):
     """The named thing does not exist."""
 

@@ -15,6 +15,7 @@ METHOD = "/test.v1.TestService/Call"
 CODES = {
     "INTERNAL": grpc.StatusCode.INTERNAL,
     "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
+    "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
     "SCREEN_REJECTED": grpc.StatusCode.PERMISSION_DENIED,
     "UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
     "NOT_FOUND": grpc.StatusCode.NOT_FOUND,
