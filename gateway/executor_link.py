@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 IDLE_S = 60.0
 """A stream with no request for this long is closed."""
 
-RETURN_S = 30.0
+RETURN_S = 60.0
 """How long requests wait for a lost executor to come back where no other serves their model."""
 
 _FINISH_REASONS: frozenset[int] = frozenset(FinishReason)

@@ -83,9 +83,11 @@ async def run(lab: Lab) -> Report:
         lab.say(f"{LOAD:.0%} of {capacity:.1f} requests/s for {duration_s:g} s, with kills")
         begun, pending = time.perf_counter(), set[float]()
         async with asyncio.TaskGroup() as tasks:
+            killed = asyncio.Event()
             killing = tasks.create_task(_kill_by_turns(lab, suite, pending, begun, duration_s))
+            killing.add_done_callback(lambda _: killed.set())
             loading = tasks.create_task(
-                _load(suite, prompts, random.Random(lab.seed), pending, begun, duration_s, LOAD * capacity)
+                _load(suite, prompts, random.Random(lab.seed), pending, begun, duration_s, LOAD * capacity, killed)
             )
         kills, calls = killing.result(), loading.result()
         disturbed = [call for call in calls if not call.error and call.met(kills, *VICTIMS)]
@@ -130,8 +132,10 @@ async def _load(
     begun: float,
     duration_s: float,
     per_s: float,
+    killed: asyncio.Event,
 ) -> list[Call]:
-    """Poisson arrivals; `pending` holds when those were asked that have not ended."""
+    """Poisson arrivals until the time is over and all kills are done; `pending` holds when those were asked that have
+    not ended."""
     at_s = 0.0
 
     async def one(prompt: tuple[int, ...], asked_s: float) -> Call:
@@ -143,7 +147,7 @@ async def _load(
 
     async with asyncio.TaskGroup() as tasks:
         calls = []
-        while (at_s := at_s + drawn.expovariate(per_s)) < duration_s:
+        while (at_s := at_s + drawn.expovariate(per_s)) < duration_s or not killed.is_set():
             prompt = tuple(prompts.draw(PROMPT_TOKENS))
             await asyncio.sleep(max(0.0, begun + at_s - time.perf_counter()))
             calls.append(tasks.create_task(one(prompt, at_s)))
