@@ -21,6 +21,9 @@ from headrace.gateway.results.opening import open_store
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import Screener, ScreenGate
 from headrace.gateway.servicer import GatewayService, InUse
+from headrace.gateway.tenants.callers import Callers
+from headrace.gateway.tenants.quotas import Quotas
+from headrace.gateway.tenants.windows import open_windows
 
 SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name,)
 
@@ -42,17 +45,22 @@ async def start(
     metrics: Metrics | None = None,
 ) -> AsyncIterator[GatewayHandle]:
     """Serves until the block ends, then waits for running calls up to transport.drain_s. Ready while the scheduler
-    stream is up. Raises ConfigError where the address cannot be bound; a link that breaks by a fault of ours cancels
-    the block.
+    stream is up. Raises ConfigError where the address cannot be bound or the file of keys is faulty; a link that
+    breaks by a fault of ours cancels the block.
     """
     handle: ServerHandle | None = None
     meters, admission = GatewayMeters(metrics or Metrics("gateway")), Admission(settings.gateway)
+    callers = Callers(settings.tenants)
 
     async def report(up: bool) -> None:
         if handle is not None:
             await handle.set_ready(up)
 
-    async with open_store(settings.results, settings.models.home) as store, asyncio.TaskGroup() as tasks:
+    async with (
+        open_store(settings.results, settings.models.home) as store,
+        open_windows(settings.tenants) as windows,
+        asyncio.TaskGroup() as tasks,
+    ):
         scheduler = SchedulerLink(
             settings.gateway.scheduler,
             settings.transport,
@@ -75,6 +83,9 @@ async def start(
             settings.gateway.max_failovers,
             background,
             settings.sla,
+            callers,
+            Quotas(windows),
+            settings.gateway.longest_unread_s,
         )
         meters.watch(
             settings.gateway,
@@ -91,6 +102,7 @@ async def start(
         ) as server:
             handle = server
             submitting = tasks.create_task(scheduler.run(), name="submit")
+            watching = tasks.create_task(callers.watch(), name="keys")
             try:
                 yield GatewayHandle(server.address, server.health, server.services, service.in_use)
             finally:
@@ -98,4 +110,5 @@ async def start(
                 leave_by = asyncio.get_running_loop().time() + settings.transport.drain_s
         await background.drain(leave_by)
         submitting.cancel()
+        watching.cancel()
         executors.close()

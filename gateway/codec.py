@@ -30,7 +30,8 @@ DEFAULT_TENANT = "default"
 ROLES = ("system", "user", "assistant")
 SEED_BITS = 63
 
-_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+TENANT_NAME = r"[A-Za-z0-9._-]{1,64}"
+_TENANT = re.compile(TENANT_NAME)
 
 Wire = TypeVar("Wire", bound=IntEnum)
 

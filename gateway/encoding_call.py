@@ -25,6 +25,8 @@ from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import EncoderTokens, Preparer
 from headrace.gateway.relay import deadline_missed
 from headrace.gateway.scheduler_link import SchedulerLink
+from headrace.gateway.tenants.caller import Caller
+from headrace.gateway.tenants.quotas import Quotas
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -47,6 +49,7 @@ class EncodingCalls:
         meters: GatewayMeters,
         preparer: Preparer,
         admission: Admission,
+        quotas: Quotas,
         scheduler: SchedulerLink,
         executors: ExecutorPool,
         max_failovers: int = 0,
@@ -55,6 +58,7 @@ class EncodingCalls:
         self._meters = meters
         self._preparer = preparer
         self._admission = admission
+        self._quotas = quotas
         self._scheduler = scheduler
         self._executors = executors
         self._max_failovers = max_failovers
@@ -64,18 +68,22 @@ class EncodingCalls:
         name: str,
         request: Request,
         decode: Callable[[str], EncodeWish],
-        caller: Callable[[], str],
+        caller: Callable[[], Caller],
         metadata: Metadata,
         deadline: float | None,
     ) -> tuple[EncodeWish, Encoded]:
         """Serves one call under the span `name`. Raises what fails the first of its texts, DeadlineMissed."""
         with ExitStack() as held:
             span = held.enter_context(encoding_span(self._tracer, self._meters, name, metadata, deadline))
-            permit = held.enter_context(self._admission.permit(request.ByteSize(), requests=0))
             request_id = request_id_of(request)
             span.named(request_id)
-            wish, tenant = decode(request_id), caller()
-            span.decoded(wish, tenant)
+            who = caller()
+            permit = held.enter_context(self._admission.permit(request.ByteSize(), requests=0))
+            wish = decode(request_id)
+            span.decoded(wish, who.tenant)
+            who.check(wish.model.name, wish.qos)
+            held.enter_context(self._quotas.place(who))
+            await self._quotas.take(who, permit.tokens)
             held.enter_context(self._admission.permit(0, requests=wish.num_texts))
             held.enter_context(self._admission.claim(wish.request_id))
             try:
@@ -83,7 +91,8 @@ class EncodingCalls:
                     tokens = await self._tokens(wish, span)
                     prompt_tokens = sum(len(token_ids) for token_ids, _ in tokens)
                     permit.correct(prompt_tokens)
-                    encoded = await self._encode(wish, tokens, tenant, deadline, span)
+                    await self._quotas.charge(who, prompt_tokens)
+                    encoded = await self._encode(wish, tokens, who.tenant, deadline, span)
             except TimeoutError:
                 if limit.expired():
                     raise deadline_missed(0) from None

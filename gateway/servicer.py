@@ -15,7 +15,7 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.chassis import signals
 from headrace.chassis.config import SlaSettings
-from headrace.core.request import QosClass
+from headrace.core.request import DEFAULT_MAX_TOKENS, QosClass
 from headrace.gateway.admission import Admission, Permit
 from headrace.gateway.answer import Answer
 from headrace.gateway.attempts import attempts
@@ -28,7 +28,6 @@ from headrace.gateway.codec import (
     fit,
     request_id_of,
     sla_of,
-    tenant,
 )
 from headrace.gateway.encoding_call import Encoded, EncodingCalls
 from headrace.gateway.encoding_codec import (
@@ -41,15 +40,19 @@ from headrace.gateway.encoding_codec import (
     encode_rerank,
 )
 from headrace.gateway.executor_link import ExecutorPool
-from headrace.gateway.generation import Generation, Piece
+from headrace.gateway.generation import Generation, Piece, Wish
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.preparation import prepare
+from headrace.gateway.reader import reading
 from headrace.gateway.relay import Relay
 from headrace.gateway.request_span import RequestSpan, request_span
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import ScreenGate, Screening
 from headrace.gateway.sla_stream import until_sla
+from headrace.gateway.tenants.caller import Caller
+from headrace.gateway.tenants.callers import Callers
+from headrace.gateway.tenants.quotas import Quotas
 
 DEADLINE_MARGIN_S = 0.05
 DEADLINE_MARGIN_SHARE = 0.1
@@ -86,6 +89,9 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         max_failovers: int,
         background: Background,
         sla: SlaSettings,
+        callers: Callers,
+        quotas: Quotas,
+        longest_unread_s: float,
     ) -> None:
         self._tracer = tracer
         self._meters = meters
@@ -99,7 +105,12 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._max_failovers = max_failovers
         self._background = background
         self._sla = sla
-        self._encodings = EncodingCalls(tracer, meters, preparer, admission, scheduler, executors, max_failovers)
+        self._callers = callers
+        self._quotas = quotas
+        self._longest_unread_s = longest_unread_s
+        self._encodings = EncodingCalls(
+            tracer, meters, preparer, admission, quotas, scheduler, executors, max_failovers
+        )
 
     def in_use(self) -> InUse:
         return InUse(
@@ -128,29 +139,39 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             span = held.enter_context(request_span(self._tracer, self._meters, metadata))
             request_id = request_id_of(request)
             span.named(request_id)
+            caller = self._callers.caller(metadata)
             permit = held.enter_context(self._admission.permit(request.ByteSize()))
             wish = decode(request, request_id, self._texts)
-            caller = tenant(metadata)
-            span.decoded(wish, caller, deadline)
+            span.decoded(wish, caller.tenant, deadline)
+            caller.check(wish.model.name, wish.qos)
+            held.enter_context(self._quotas.place(caller))
+            await self._quotas.take(caller, permit.tokens + _most_answer_tokens(wish))
             sla = sla_of(request, wish.qos, self._sla)
             held.enter_context(self._admission.claim(wish.request_id))
-            screening = held.enter_context(self._gate.screening(wish, caller, span))
+            screening = held.enter_context(self._gate.screening(wish, caller.tenant, span))
             drawn = f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id
-            run = Run(wish, caller, drawn)
+            run = Run(wish, caller.tenant, drawn)
             if sla is None:
-                async for piece in self._pieces(run, span, permit, screening, deadline, held):
+                reader = held.enter_context(reading(held, self._longest_unread_s))
+                async for piece in self._pieces(run, caller, span, permit, screening, deadline, held):
+                    reader.sending()
                     yield encode(wish.request_id, piece)
+                    reader.took()
                 return
             span.promised(sla)
             latest, its = self._background.latest(sla, arrived, deadline), held.pop_all()
-            self._background.start(run, self._pieces(run, span, permit, screening, latest, its), its)
+            self._background.start(run, self._pieces(run, caller, span, permit, screening, latest, its), its)
             held.callback(run.abandon)
+            reader = held.enter_context(reading(held, self._longest_unread_s))
             async for response in until_sla(self._background, run, sla, arrived, deadline, span):
+                reader.sending()
                 yield response
+                reader.took()
 
     async def _pieces(
         self,
         run: Run,
+        caller: Caller,
         span: RequestSpan,
         permit: Permit,
         screening: Screening,
@@ -162,6 +183,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         token_ids = await prepare(self._preparer, wish, span.parent, deadline)
         sampling = fit(wish, len(token_ids))
         permit.correct(len(token_ids) + sampling.n * sampling.max_tokens)
+        await self._quotas.charge(caller, permit.tokens)
         generation = Generation(
             request_id=wish.request_id,
             wire_id=run.wire_id,
@@ -196,8 +218,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.AttachResultRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.AttachResultResponse]:
         """The pieces of an answer that went on, those to come too, and then what it failed with."""
-        caller, offset = tenant(tuple(context.invocation_metadata() or ())), request.offset
-        async for piece in self._background.attach(caller, request.handle, offset):
+        caller, offset = self._caller(context), request.offset
+        async for piece in self._background.attach(caller.tenant, request.handle, offset):
             offset += 1
             yield pb.AttachResultResponse(piece=piece, next_offset=offset)
 
@@ -205,14 +227,14 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: pb.CancelResultRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CancelResultResponse:
         """Ends it and drops it."""
-        await self._background.cancel(tenant(tuple(context.invocation_metadata() or ())), request.handle)
+        await self._background.cancel(self._caller(context).tenant, request.handle)
         return pb.CancelResultResponse()
 
     async def ListResults(
         self, request: pb.ListResultsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListResultsResponse:
         """The tenant's, newest first."""
-        summaries = await self._background.list(tenant(tuple(context.invocation_metadata() or ())))
+        summaries = await self._background.list(self._caller(context).tenant)
         now_s = time.time()
         return pb.ListResultsResponse(results=[encode_result(summary, now_s) for summary in summaries])
 
@@ -251,16 +273,24 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> tuple[EncodeWish, Encoded]:
         metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
         return await self._encodings.run(
-            name, request, decode, lambda: tenant(metadata), metadata, _deadline(context.time_remaining())
+            name, request, decode, lambda: self._callers.caller(metadata), metadata, _deadline(context.time_remaining())
         )
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListModelsResponse:
-        """All models whose text this gateway can read; ready where a linked executor has answered for it."""
+        """The models that the caller may use; ready where a linked executor has answered for it."""
+        caller = self._caller(context)
         return pb.ListModelsResponse(
-            models=[encode_model(self._texts.info(name), self._executors.serves(name)) for name in self._texts.names()]
+            models=[
+                encode_model(self._texts.info(name), self._executors.serves(name))
+                for name in self._texts.names()
+                if caller.may_see(name)
+            ]
         )
+
+    def _caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
+        return self._callers.caller(tuple(context.invocation_metadata() or ()))
 
     def _answers(self, generation: Generation) -> list[Answer]:
         sampling, model = generation.sampling, generation.model
@@ -268,6 +298,11 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             frozenset() if sampling.ignore_eos else frozenset(model.eos_token_ids)
         )
         return [Answer(self._texts.text_stream(model.name), sampling, end_token_ids) for _ in range(sampling.n)]
+
+
+def _most_answer_tokens(wish: Wish) -> int:
+    """Of all its answers; what is not given is bounded as it will be once the prompt is tokenised."""
+    return wish.sampling.n * (wish.sampling.max_tokens if wish.max_tokens_given else DEFAULT_MAX_TOKENS)
 
 
 def _deadline(remaining_s: float | None) -> float | None:

@@ -1,0 +1,1 @@
+"""Who calls, what their key allows, and how much they may use."""
