@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from headrace.core.step_model import StepModel, StepSample
 from headrace.executor.engines.protocol import Engine, StepOutput
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool
+from headrace.executor.memory.pinned import AlignedMemory, HostMemory, PinnedPool
 from headrace.executor.pace import step_budget
 from headrace.executor.planner import Row, plan_rows
 from headrace.executor.prefixes import publish
@@ -24,12 +26,14 @@ from headrace.executor.residents import Residents
 from headrace.executor.sampler import Choice
 from headrace.executor.sequence import Sequence
 from headrace.executor.speculator import Speculator
+from headrace.executor.staging import staging_bytes, staging_rows
 from headrace.executor.step_plan import to_step_plan
 from headrace.executor.step_reading import Stepped, StepReading, nobody
 from headrace.executor.step_result import Delta, StepResult
 
 log = logging.getLogger(__name__)
 
+_ALIGNED = AlignedMemory()
 _MAX_CONSECUTIVE_FAULTS = 3
 _KEPT_SAMPLES = 8
 _KNOWN_STEPS = 64
@@ -39,7 +43,8 @@ class Stepper:
     """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds.
 
     `inter_token_s` are the seconds between tokens that streams are to keep, by priority number. `stepped` is told of
-    each step that went well. Up to `speculation` tokens of a sequence are guessed, where the engine is exact.
+    each step that went well. Up to `speculation` tokens of a sequence are guessed, where the engine is exact. Plans lie
+    in `host_memory`.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Stepper:
         inter_token_s: Mapping[int, float] | None = None,
         stepped: Stepped = nobody,
         speculation: int = 0,
+        host_memory: HostMemory = _ALIGNED,
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
@@ -70,12 +76,19 @@ class Stepper:
         # dummy rows fill steps of too few rows; they write to blocks of their own
         with pool.reserve(engine.spec.min_rows) as dummies:
             self._dummy_blocks = [dummies.take() for _ in range(engine.spec.min_rows)]
+        self._held = ExitStack()
+        # two, in turns: a plan is made while the engine still reads the last one
+        pinned = self._held.enter_context(PinnedPool(host_memory, 2, staging_bytes(engine.spec, step_tokens)))
+        buffers = [self._held.enter_context(pinned.buffer()) for _ in range(2)]
+        self._staging = [staging_rows(buffer, engine.spec, step_tokens) for buffer in buffers]
 
     def release(self) -> None:
-        """Returns the dummy rows' blocks. Harmless when repeated."""
+        """Returns the dummy rows' blocks and the staging memory. Harmless when repeated."""
         for block in self._dummy_blocks:
             self._pool.drop(block)
         self._dummy_blocks = []
+        self._staging = []
+        self._held.close()
 
     def take_samples(self) -> list[StepSample]:
         """Some of the steps since the last call, the newest. From any thread."""
@@ -103,7 +116,8 @@ class Stepper:
             return
         begun = time.perf_counter()
         try:
-            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks, num_rows))
+            staging = self._staging[self.num_steps % len(self._staging)]
+            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks, num_rows, staging))
         except Exception as error:
             self._fail(rows, error, result)
             return

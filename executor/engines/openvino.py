@@ -161,7 +161,7 @@ class OpenVinoEngine:
             "wanted_tokens": plan.wanted_tokens,
         }
         for name, value in feeds.items():
-            self._request.set_tensor(name, ov.Tensor(value))
+            self._request.set_tensor(name, ov.Tensor(value, shared_memory=True))  # read where it is
         self._request.infer()
         rows = len(plan.wanted_tokens)
         logits = self._request.get_tensor("logits").data.reshape(rows, -1)

@@ -22,6 +22,7 @@ from headrace.executor.residents import Residents
 from headrace.executor.sequence import Job
 from headrace.executor.speculation import Acceptance, Width, guess_next, likeliest, worth
 from headrace.executor.speculator import MOST_ROWS, Speculator
+from headrace.executor.staging import MOST_DUMMIES, staging_bytes, staging_rows
 from headrace.executor.step_plan import to_step_plan
 from headrace.executor.step_result import StepResult
 from headrace.executor.stepper import Stepper
@@ -344,6 +345,10 @@ def test_the_step_times_that_are_known_decide():
     assert extend(1, (0.008, 0.0005, 0.0003)) == ([row], 1)  # the step is full
 
 
+def test_there_is_room_for_all_rows_of_guesses():
+    assert MOST_DUMMIES >= MOST_ROWS
+
+
 def test_stand_ins_keep_the_shape():
     loop = Loop(4)
     loop.residents.accept(repetitive(max_tokens=20))
@@ -351,10 +356,11 @@ def test_stand_ins_keep_the_shape():
     (sequence,) = loop.residents.running
     row = Row(sequence, sequence.past, 1, True)
     spec = dataclasses.replace(loop.engine.spec, min_rows=3)
-    plan = to_step_plan([row], spec, [7, 8, 9], 2)
+    staging = staging_rows(memoryview(bytearray(staging_bytes(spec, 64))), spec, 64)
+    plan = to_step_plan([row], spec, [7, 8, 9], 2, staging)
     assert len(plan.past_lens) == 3  # the engine wants as many
     assert plan.wanted_tokens.tolist() == [0, 1]
-    plan = to_step_plan([row], spec, [7, 8, 9], 6)
+    plan = to_step_plan([row], spec, [7, 8, 9], 6, staging)
     assert plan.subsequence_begins.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert plan.wanted_tokens.tolist() == [0, 1, 2, 3, 4, 5]
     assert plan.block_indices[-5:].tolist() == [7, 8, 9, 7, 8]
