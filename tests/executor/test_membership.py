@@ -182,6 +182,8 @@ async def test_who_is_displaced_is_reported_and_goes_on_when_told(drop_kv):
 
 async def test_an_answer_without_a_lease_leaves_it_as_it_is():
     async with member(ReferenceEngine(INFO, 256)) as (worker, link, scheduler, _):
+        async with asyncio.timeout(20):
+            await link.enlisted.wait()
         await scheduler.answers.put(pb.EnlistResponse(resumed_request_ids=["nobody"]))
         worker.submit(job("after"))
         await scheduler.until(lambda: "after" in named(scheduler.reports, "finished_request_ids"))

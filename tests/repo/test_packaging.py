@@ -20,6 +20,7 @@ NEEDS = {"gateway": set(), "scheduler": set(), "executor": set(), "preprocess": 
 LAZY = {
     "headrace.executor.engines.openvino",
     "headrace.executor.engines.openvino_encoder",
+    "headrace.executor.engines.packed_graph",
     "headrace.preprocess.screen.encoder",
     "headrace.preprocess.screen.minilm",
 }
