@@ -67,7 +67,7 @@ async def started(
     serving = (gateway, addresses["HEADRACE_EXECUTOR__LISTEN"])  # a gateway serves before its executors have loaded
     try:
         await _await_ready(process, serving, log)
-        async with AsyncClient(gateway) as client:
+        async with AsyncClient(gateway, retries=0) as client:
             yield Suite(
                 client,
                 model,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import grpc
 
@@ -29,6 +29,7 @@ from headrace.client.encoder_codec import (
     encode_embed,
     encode_rerank,
 )
+from headrace.client.retries import DEFAULT_RETRIES, Retries
 from headrace.client.values import (
     Answer,
     CallOptions,
@@ -52,11 +53,23 @@ Given = TypeVar("Given")
 class Client:
     """Calls a gateway. `with` closes it, and so does `close`.
 
-    `tenant` names who asks (default: the gateway's default tenant). Errors are those of headrace.core.errors.
+    `api_key` says who asks; at a gateway without keys `tenant` does (default: its default tenant). A call that is
+    refused for now, or finds nobody, is made again up to `retries` times, within its timeout and only while nothing of
+    its answer has been delivered. Errors are those of headrace.core.errors.
     """
 
-    def __init__(self, address: str, *, tenant: str | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        tenant: str | None = None,
+        api_key: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self._tenant = tenant
+        self._api_key = api_key
+        self._retries = Retries(retries)
         self._channel = grpc.insecure_channel(
             address, options=channel_options(TransportSettings(max_message_bytes=max_message_bytes))
         )
@@ -78,14 +91,8 @@ class Client:
     ) -> Iterator[Piece]:
         """The answer's pieces as they come. Closing the iterator cancels the call."""
         request = encode(model, prompt, n, options)
-        call = self._stub.Generate(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
-        try:
-            for response in call:
-                yield decode(response)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
-        finally:
-            call.cancel()
+        for response in self._streamed(self._stub.Generate, request, options.get("timeout_s")):
+            yield decode(response)
 
     @overload
     def generate(self, model: str, prompt: Prompt, *, n: None = None, **options: Unpack[CallOptions]) -> Answer: ...
@@ -130,10 +137,36 @@ class Client:
         return decode_classify(self._unary(self._stub.Classify, request, options))
 
     def _unary(self, method: Callable[..., Given], request: object, options: EncodeOptions) -> Given:
+        def once(left_s: float | None) -> Given:
+            try:
+                return method(request, timeout=left_s, metadata=metadata(self._tenant, self._api_key))
+            except grpc.RpcError as error:
+                raise from_rpc_error(error) from error
+
+        return self._retries.run_blocking(once, options.get("timeout_s"))
+
+    def _streamed(self, method: Callable[..., Any], request: object, timeout_s: float | None) -> Iterator[Any]:
+        """The responses. Made again only until the first of them is here."""
+
+        def begin(left_s: float | None) -> tuple[Any, Any]:
+            call = method(request, timeout=left_s, metadata=metadata(self._tenant, self._api_key))
+            try:
+                return call, next(call, None)
+            except grpc.RpcError as error:
+                raise from_rpc_error(error) from error
+            except BaseException:
+                call.cancel()
+                raise
+
+        call, first = self._retries.run_blocking(begin, timeout_s)
         try:
-            return method(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
+            if first is not None:
+                yield first
+                yield from call
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
 
     def attach_result(self, handle: str, offset: int = 0, *, timeout_s: float | None = None) -> Iterator[Piece]:
         """The pieces of an answer that went on, from number `offset` on, those to come too.
@@ -142,14 +175,8 @@ class Client:
         ends this call only, not the answer.
         """
         request = encode_attach(handle, offset)
-        call = self._stub.AttachResult(request, timeout=timeout_s, metadata=metadata(self._tenant))
-        try:
-            for response in call:
-                yield decode_attached(handle, response)
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
-        finally:
-            call.cancel()
+        for response in self._streamed(self._stub.AttachResult, request, timeout_s):
+            yield decode_attached(handle, response)
 
     def cancel_result(self, handle: str, *, timeout_s: float | None = None) -> None:
         """Ends an answer that goes on, and drops what is stored of it. Raises ResultNotFound."""
@@ -162,8 +189,5 @@ class Client:
 
     def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """The models that the gateway can serve."""
-        try:
-            response = self._stub.ListModels(pb.ListModelsRequest(), timeout=timeout_s, metadata=metadata(self._tenant))
-        except grpc.RpcError as error:
-            raise from_rpc_error(error) from error
+        response = self._unary(self._stub.ListModels, pb.ListModelsRequest(), {"timeout_s": timeout_s})
         return [decode_model(model) for model in response.models]

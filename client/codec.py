@@ -50,12 +50,14 @@ def encode(model: str, prompt: Prompt, n: int | None, options: CallOptions) -> p
     return request
 
 
-def metadata(tenant: str | None) -> tuple[tuple[str, str | bytes], ...]:
-    """The call's metadata: tenant and the current trace context."""
+def metadata(tenant: str | None, api_key: str | None = None) -> tuple[tuple[str, str | bytes], ...]:
+    """The call's metadata: tenant, key and the current trace context."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     if tenant is not None:
         carrier["x-headrace-tenant"] = tenant
+    if api_key is not None:
+        carrier["authorization"] = f"Bearer {api_key}"
     return tuple(carrier.items())
 
 

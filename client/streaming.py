@@ -1,8 +1,9 @@
 """The client for asyncio programs."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import grpc
 
@@ -29,6 +30,7 @@ from headrace.client.encoder_codec import (
     encode_embed,
     encode_rerank,
 )
+from headrace.client.retries import DEFAULT_RETRIES, Retries
 from headrace.client.values import (
     Answer,
     CallOptions,
@@ -52,11 +54,23 @@ Given = TypeVar("Given")
 class AsyncClient:
     """Calls a gateway. `async with` closes it, and so does `close`.
 
-    `tenant` names who asks (default: the gateway's default tenant). Errors are those of headrace.core.errors.
+    `api_key` says who asks; at a gateway without keys `tenant` does (default: its default tenant). A call that is
+    refused for now, or finds nobody, is made again up to `retries` times, within its timeout and only while nothing of
+    its answer has been delivered. Errors are those of headrace.core.errors.
     """
 
-    def __init__(self, address: str, *, tenant: str | None = None, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        tenant: str | None = None,
+        api_key: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         self._tenant = tenant
+        self._api_key = api_key
+        self._retries = Retries(retries)
         self._channel = open_channel(address, TransportSettings(max_message_bytes=max_message_bytes))
         self._stub = GatewayServiceStub(self._channel)
 
@@ -76,14 +90,9 @@ class AsyncClient:
     ) -> AsyncIterator[Piece]:
         """The answer's pieces as they come. Closing the iterator (or cancelling its task) cancels the call."""
         request = encode(model, prompt, n, options)
-        call = self._stub.Generate(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
-        try:
-            async for response in call:
+        async with aclosing(self._streamed(self._stub.Generate, request, options.get("timeout_s"))) as responses:
+            async for response in responses:
                 yield decode(response)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
-        finally:
-            call.cancel()
 
     @overload
     async def generate(
@@ -130,10 +139,36 @@ class AsyncClient:
         return decode_classify(await self._unary(self._stub.Classify, request, options))
 
     async def _unary(self, method: Callable[..., Awaitable[Given]], request: object, options: EncodeOptions) -> Given:
+        async def once(left_s: float | None) -> Given:
+            try:
+                return await method(request, timeout=left_s, metadata=metadata(self._tenant, self._api_key))
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc_error(error) from error
+
+        return await self._retries.run(once, options.get("timeout_s"))
+
+    async def _streamed(
+        self, method: Callable[..., Any], request: object, timeout_s: float | None
+    ) -> AsyncGenerator[Any, None]:
+        """The responses. Made again only until the first of them is here."""
+
+        async def begin(left_s: float | None) -> tuple[Any, Any]:
+            call = method(request, timeout=left_s, metadata=metadata(self._tenant, self._api_key))
+            try:
+                return call, await anext(aiter(call), None)
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc_error(error) from error
+
+        call, first = await self._retries.run(begin, timeout_s)
         try:
-            return await method(request, timeout=options.get("timeout_s"), metadata=metadata(self._tenant))
+            if first is not None:
+                yield first
+                async for response in call:
+                    yield response
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
 
     async def attach_result(
         self, handle: str, offset: int = 0, *, timeout_s: float | None = None
@@ -144,14 +179,9 @@ class AsyncClient:
         ends this call only, not the answer.
         """
         request = encode_attach(handle, offset)
-        call = self._stub.AttachResult(request, timeout=timeout_s, metadata=metadata(self._tenant))
-        try:
-            async for response in call:
+        async with aclosing(self._streamed(self._stub.AttachResult, request, timeout_s)) as responses:
+            async for response in responses:
                 yield decode_attached(handle, response)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
-        finally:
-            call.cancel()
 
     async def cancel_result(self, handle: str, *, timeout_s: float | None = None) -> None:
         """Ends an answer that goes on, and drops what is stored of it. Raises ResultNotFound."""
@@ -164,10 +194,5 @@ class AsyncClient:
 
     async def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """The models that the gateway can serve."""
-        try:
-            response = await self._stub.ListModels(
-                pb.ListModelsRequest(), timeout=timeout_s, metadata=metadata(self._tenant)
-            )
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
+        response = await self._unary(self._stub.ListModels, pb.ListModelsRequest(), {"timeout_s": timeout_s})
         return [decode_model(model) for model in response.models]

@@ -88,8 +88,8 @@ async def _under_load(
     texts = itertools.cycle(legal)
 
     async with (
-        AsyncClient(suite.gateway, tenant="screened") as screened,
-        AsyncClient(suite.gateway, tenant="free") as free,
+        AsyncClient(suite.gateway, tenant="screened", retries=0) as screened,
+        AsyncClient(suite.gateway, tenant="free", retries=0) as free,
     ):
 
         def stream_of(client: AsyncClient) -> Any:

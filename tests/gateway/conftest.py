@@ -277,7 +277,7 @@ async def make_world(
     provider.add_span_processor(SimpleSpanProcessor(spans))
     async with (
         start(settings, provider.get_tracer("test"), preparer, ByteTexts(), screener) as handle,
-        AsyncClient(handle.address) as client,
+        AsyncClient(handle.address, retries=0) as client,
     ):
         world = World(
             scheduler,

@@ -135,7 +135,7 @@ async def test_bytes_that_are_no_utf8_are_the_callers_fault(world):
 
 
 async def test_a_message_over_the_limit_is_refused_by_the_transport(world):
-    async with world() as w, AsyncClient(w.gateway.address, max_message_bytes=32 * 2**20) as client:
+    async with world() as w, AsyncClient(w.gateway.address, retries=0, max_message_bytes=32 * 2**20) as client:
         with pytest.raises(Overloaded):
             await client.generate("bytes", "x" * (5 * 2**20))
         await w.idle()
