@@ -21,6 +21,8 @@ class Goal:
 GOALS: Mapping[str, Goal] = {
     "saturate.ratio_best_peer": Goal("x", "higher", 1.3),
     "saturate.tokens_per_s": Goal("tokens/s", "higher", None),
+    "replay.goodput_ratio_best_peer": Goal("x", "higher", 1.5),
+    "replay.goodput_per_s": Goal("requests/s", "higher", None),
     "single.ratio_llamacpp": Goal("x", "higher", 1.2),
     "single.ttft_ratio_llamacpp": Goal("x", "lower", 1.0),
     "overhead.ttft_ms": Goal("ms", "lower", 3.0),
@@ -117,9 +119,8 @@ class Report:
     raw: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def write(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
-        content = {
+    def as_json(self) -> dict[str, Any]:
+        return {
             "scenario": self.scenario,
             "figures": [figure.as_json() for figure in self.figures],
             "machine": self.machine,
@@ -128,7 +129,19 @@ class Report:
             "notes": [*self.notes, *(f"{row.system}: {row.note}" for row in self.rows if row.note)],
             "raw": self.raw,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-        part.replace(path)
+
+    def write(self, path: Path) -> None:
+        write_whole(path, json_text(self.as_json()))
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """For a file; what JSON does not know is written as text."""
+    return json.dumps(content, indent=1, default=str) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.benchmarks.closed_loop import Reply, Window, closed_loop, one_by_one
 from headrace.benchmarks.lab import NUM_STREAMS, OUTPUT_TOKENS, PROMPT_TOKENS, Lab
 from headrace.benchmarks.machine import num_cores
+from headrace.benchmarks.open_loop import Arrival, Outcome
 from headrace.benchmarks.peers.process import Driver
 from headrace.benchmarks.prompts import Prompts
 from headrace.benchmarks.suite import Suite
@@ -54,6 +55,12 @@ async def single_peer(driver: Driver, prompts: Sequence[Sequence[int]]) -> list[
     """A peer's."""
     command = {"cmd": "single", "prompts": prompts, "max_tokens": OUTPUT_TOKENS}
     return [Reply(**reply) for reply in (await driver.ask(command, MARGIN_S))["replies"]]
+
+
+async def open_peer_loop(driver: Driver, arrivals: Sequence[Arrival], window_s: float) -> list[Outcome]:
+    """A peer's answers to requests that arrive at their times."""
+    command = {"cmd": "open", "arrivals": [asdict(each) for each in arrivals], "window_s": window_s}
+    return [Outcome(**each) for each in (await driver.ask(command, window_s + MARGIN_S))["outcomes"]]
 
 
 def _count(seconds: float) -> int:

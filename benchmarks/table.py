@@ -23,7 +23,8 @@ def show(report: Report, console: Console) -> None:
         figures.add_column(name, justify="left" if name in ("figure", "met") else "right")
     for figure in report.figures:
         figures.add_row(figure.name, value_text(figure), goal_text(figure), met_text(figure))
-    console.print(figures)
+    if report.figures:
+        console.print(figures)
     for note in report.notes:
         console.print(f"[dim]{note}[/]", highlight=False)
 

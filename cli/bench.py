@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.benchmarks import machine
+from headrace.benchmarks.all import run_all
+from headrace.benchmarks.figures import write_whole
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.peers.catalogue import PEERS
 from headrace.benchmarks.scenarios.registry import SCENARIOS, Scenario
@@ -39,9 +41,60 @@ Seed = Annotated[int, typer.Option(help="Of prompts and of everything drawn.")]
 @app.callback(invoke_without_command=True)
 def _root(
     list_: Annotated[bool, typer.Option("--list", help="List the scenarios and their figures.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Run every scenario, with short windows.")] = False,
+    json_file: JsonFile = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="With --all: a table of all figures.")] = None,
+    model: Model = "smollm2",
+    rounds: Rounds = 2,
+    requests: Requests = 32,
+    window_s: WindowS = 10.0,
+    warm_s: WarmS = 5.0,
+    peers: Chosen = ALL_PEERS,
+    workloads: Workloads = None,
+    seed: Seed = 1,
 ) -> None:
     if list_:
         Console().print(_listing())
+    if all_:
+        lab = _lab(model, rounds, requests, window_s, warm_s, peers, workloads, seed)
+        everything = asyncio.run(run_all(SCENARIOS, lab, machine.machine()))
+        for report in everything.reports:
+            show(report, Console())
+        for name, reason in everything.failed.items():
+            Console().print(f"{name} could not run: {reason}", markup=False)
+        if json_file:
+            everything.write_json(json_file)
+        if markdown:
+            write_whole(markdown, everything.markdown())
+
+
+def _lab(
+    model: str,
+    rounds: int,
+    requests: int,
+    window_s: float,
+    warm_s: float,
+    peers: str,
+    workloads: Path | None,
+    seed: int,
+) -> Lab:
+    chosen = tuple(name for name in peers.split(",") if name)
+    if unknown := set(chosen) - set(PEERS):
+        known = ", ".join(PEERS)
+        raise InvalidRequest(f"no peer {', '.join(sorted(unknown))}; there are: {known}", field="peers")
+    home, progress = load_settings().models.home, Console(stderr=True, highlight=False)
+    return Lab(
+        home=home,
+        entry=Repository(home).get(model),
+        say=lambda line: progress.print(line, style="dim", markup=False),
+        rounds=rounds,
+        window_s=window_s,
+        warm_s=warm_s,
+        num_requests=requests,
+        seed=seed,
+        peers=chosen,
+        workloads=workloads,
+    )
 
 
 def _command(scenario: Scenario) -> Callable[..., None]:
@@ -56,23 +109,7 @@ def _command(scenario: Scenario) -> Callable[..., None]:
         workloads: Workloads = None,
         seed: Seed = 1,
     ) -> None:
-        chosen = tuple(name for name in peers.split(",") if name)
-        if unknown := set(chosen) - set(PEERS):
-            known = ", ".join(PEERS)
-            raise InvalidRequest(f"no peer {', '.join(sorted(unknown))}; there are: {known}", field="peers")
-        home, progress = load_settings().models.home, Console(stderr=True, highlight=False)
-        lab = Lab(
-            home=home,
-            entry=Repository(home).get(model),
-            say=lambda line: progress.print(line, style="dim", markup=False),
-            rounds=rounds,
-            window_s=window_s,
-            warm_s=warm_s,
-            num_requests=requests,
-            seed=seed,
-            peers=chosen,
-            workloads=workloads,
-        )
+        lab = _lab(model, rounds, requests, window_s, warm_s, peers, workloads, seed)
         facts = machine.machine()  # before the load, which it reports
         report = asyncio.run(scenario.run(lab))
         report.machine = facts

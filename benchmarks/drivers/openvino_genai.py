@@ -46,7 +46,8 @@ class Pipeline:
                 del self._running[key]
                 queue.put_nowait(0)  # the end
 
-    async def stream(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[int]:
+    async def stream(self, prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
+        """There are no classes here: `qos` counts for nothing."""
         config = self._genai.GenerationConfig()
         config.max_new_tokens = max_tokens
         config.ignore_eos = True

@@ -3,7 +3,7 @@
 First line out: {"ready": {...}}, what runs with which versions and settings. Then for each command in
   {"cmd": "saturate", "prompts", "num_streams", "max_tokens", "warm_s", "window_s"}
   {"cmd": "single", "prompts", "max_tokens"}
-  {"cmd": "open", "arrivals", "window_s"}, where the peer's stream takes a class
+  {"cmd": "open", "arrivals", "window_s"}: classes count where the peer has any
 one line out: {"result": {...}} or {"error": "..."}. End of input ends the driver.
 """
 

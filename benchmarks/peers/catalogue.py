@@ -11,17 +11,19 @@ from typing import Any
 from headrace.benchmarks.peers.environment import Environment, Progress, Recipe, run
 
 DRIVERS = "headrace.benchmarks.drivers"
-CONTEXT_TOKENS = 512  # a stream; the scenarios need 192
+CONTEXT_TOKENS = 512  # a stream; scenarios of fixed lengths need 192
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What peers are made of: the GGUF, their home folder, a native llama-server ('': the wheel's), the cores."""
+    """What peers are made of: the GGUF, their home folder, a native llama-server ('': the wheel's), the cores,
+    the longest prompt with its answer."""
 
     gguf: Path
     peers: Path
     llama_server: str
     num_threads: int
+    context_tokens: int = CONTEXT_TOKENS
 
 
 Options = Mapping[str, Any]
@@ -56,7 +58,7 @@ def _llamacpp(environment: Environment, sources: Sources, num_streams: int, prog
         "server": server,
         "note": note,
         "num_streams": num_streams,
-        "context_tokens": CONTEXT_TOKENS,
+        "context_tokens": sources.context_tokens,
     }
     return [{**common, "threads": sources.num_threads, "step_tokens": tokens} for tokens in (512, 128)]
 
@@ -68,7 +70,12 @@ def _vllm(environment: Environment, sources: Sources, num_streams: int, progress
         weights.parent.mkdir(parents=True, exist_ok=True)
         command = (str(environment.python), "-m", f"{DRIVERS}.bf16_weights", str(sources.gguf), str(weights))
         run(command, sources.peers / "vllm-install.log", environment.variables())
-    common = {"folder": str(weights), "num_streams": num_streams, "context_tokens": CONTEXT_TOKENS, "cache_gib": 4}
+    common = {
+        "folder": str(weights),
+        "num_streams": num_streams,
+        "context_tokens": sources.context_tokens,
+        "cache_gib": 4,
+    }
     return [{**common, "threads": sources.num_threads, "step_tokens": tokens} for tokens in (2048, 512)]
 
 

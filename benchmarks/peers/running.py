@@ -11,7 +11,7 @@ from headrace.benchmarks.closed_loop import stream_tokens_per_s
 from headrace.benchmarks.lab import PROMPT_TOKENS, Lab
 from headrace.benchmarks.machine import num_cores
 from headrace.benchmarks.measure import saturate_peer, single_peer
-from headrace.benchmarks.peers.catalogue import PEERS, Options, Peer, Sources
+from headrace.benchmarks.peers.catalogue import CONTEXT_TOKENS, PEERS, Options, Peer, Sources
 from headrace.benchmarks.peers.environment import Environment, prepare, run
 from headrace.benchmarks.peers.process import Driver, start_driver
 from headrace.benchmarks.prompts import Prompts
@@ -43,7 +43,9 @@ class Peers:
 
 
 @asynccontextmanager
-async def started_peers(lab: Lab, names: Sequence[str], num_streams: int) -> AsyncIterator[Peers]:
+async def started_peers(
+    lab: Lab, names: Sequence[str], num_streams: int, context_tokens: int = CONTEXT_TOKENS
+) -> AsyncIterator[Peers]:
     """The named peers, each with the best of its candidate settings, suspended until asked.
 
     A peer that cannot be had or fails is in `missing` with its reason.
@@ -55,7 +57,7 @@ async def started_peers(lab: Lab, names: Sequence[str], num_streams: int) -> Asy
                 peers.missing[name] = "left out by --peers"
                 continue
             try:
-                environment, candidates = _prepared(PEERS[name], lab, num_streams)
+                environment, candidates = _prepared(PEERS[name], lab, num_streams, context_tokens)
                 best = await _best(PEERS[name], environment, candidates, lab, peers)
                 opened = start_driver(name, PEERS[name].module, environment, best, lab.log(name))
                 peers.running[name] = await stack.enter_async_context(opened)
@@ -65,13 +67,14 @@ async def started_peers(lab: Lab, names: Sequence[str], num_streams: int) -> Asy
         yield peers
 
 
-def _prepared(peer: Peer, lab: Lab, num_streams: int) -> tuple[Environment, list[Options]]:
+def _prepared(peer: Peer, lab: Lab, num_streams: int, context_tokens: int) -> tuple[Environment, list[Options]]:
     environment = prepare(peer.recipe, lab.peers_home, lab.say)
     sources = Sources(
         gguf=source_gguf(lab, environment),
         peers=lab.peers_home,
         llama_server=os.environ.get("LLAMA_SERVER", ""),
         num_threads=num_cores(),
+        context_tokens=context_tokens,
     )
     return environment, peer.candidates(environment, sources, num_streams, lab.say)
 

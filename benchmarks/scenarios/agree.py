@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import cast
 
-import numpy as np
-
 from headrace.benchmarks.class_mix import CLASSES, draw_class
-from headrace.benchmarks.conversation_lengths import SHRINK, TRACE, shrunk
+from headrace.benchmarks.conversation_lengths import SHRINK, TRACE, excerpt, recording
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.open_loop import steady_rate
@@ -29,7 +27,6 @@ from headrace.simulator.executor import Device
 from headrace.simulator.policies import LIMITS
 from headrace.simulator.step_times import StepTimes
 from headrace.simulator.workload.arrival import Arrival
-from headrace.simulator.workload.traces import load_trace
 from headrace.simulator.world import Setup, World
 from headrace.standalone.span_reader import SETTLE_S, SpanReader, open_reader
 from headrace.standalone.spans import default_database
@@ -57,10 +54,7 @@ class Seen:
 async def run(lab: Lab) -> Report:
     """A burst to calibrate by, then the trace, `rounds` times with other requests of it, each simulated too."""
     prompts, drawn = lab.prompts(), random.Random(lab.seed)
-    trace = load_trace(TRACE, np.random.default_rng(lab.seed), duration_s=None, rate_scale=1.0, folder=lab.workloads)
-    if trace.times is None:
-        raise Unavailable(f"{TRACE} has no times")
-    lengths = [shrunk(*each) for each in zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True)]
+    times, lengths = recording(lab.workloads, lab.seed)
     rounds: list[tuple[list[Seen], list[Seen]]] = []
     devices: list[Device] = []
     async with started(lab.model, lab.log("suite")) as suite, SchedulerAdmin(suite.scheduler) as admin:
@@ -70,7 +64,8 @@ async def run(lab: Lab) -> Report:
         before = await serve(lab, suite, prompts, burst)
         capacity = steady_rate(seen.ended_s for seen in before)
         for number in range(lab.rounds):
-            arrivals = excerpt(trace.times.tolist(), lengths, LOAD * capacity, WINDOWS * lab.window_s, drawn)
+            chosen = excerpt(times, lengths, LOAD * capacity, WINDOWS * lab.window_s, drawn)
+            arrivals = [_arrival(drawn, *each) for each in chosen]
             lab.say(f"round {number + 1} of {lab.rounds}: {len(arrivals)} requests at {LOAD * capacity:.2f} a second")
             measured = await serve(lab, suite, prompts, arrivals)
             after = await serve(lab, suite, prompts, burst)
@@ -81,17 +76,6 @@ async def run(lab: Lab) -> Report:
             devices.append(device)
             before = after
     return report(lab, rounds, devices, capacity)
-
-
-def excerpt(
-    times: Sequence[float], lengths: Sequence[tuple[int, int]], rate: float, window_s: float, drawn: random.Random
-) -> list[Arrival]:
-    """Consecutive requests of the trace from a random one on, `window_s` long once their rate is `rate`."""
-    count = max(2, round(rate * window_s))
-    begin = drawn.randrange(max(1, len(times) - count))
-    chosen = list(zip(times[begin : begin + count], lengths[begin : begin + count], strict=True))
-    first, span = chosen[0][0], max(chosen[-1][0] - chosen[0][0], 1e-9)
-    return [_arrival(drawn, (time_s - first) / span * window_s, *each) for time_s, each in chosen]
 
 
 def _arrival(drawn: random.Random, at_s: float, prompt_tokens: int, answer_tokens: int) -> Arrival:

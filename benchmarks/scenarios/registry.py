@@ -7,6 +7,7 @@ from typing import Any
 from headrace.benchmarks.figures import Report
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.scenarios import (
+    ablation,
     agree,
     buckets,
     chaos,
@@ -15,6 +16,7 @@ from headrace.benchmarks.scenarios import (
     overhead,
     precision,
     prefix,
+    replay,
     saturate,
     sched,
     screen,
@@ -44,6 +46,16 @@ SCENARIOS: Mapping[str, Scenario] = {
         "one stream: tokens/s and time to first token beside llama.cpp's server",
         single.run,
         ("single.ratio_llamacpp", "single.ttft_ratio_llamacpp"),
+    ),
+    "replay": Scenario(
+        "recorded conversations at 80 % load: requests a second that meet their promises beside the peers",
+        replay.run,
+        ("replay.goodput_ratio_best_peer", "replay.goodput_per_s"),
+    ),
+    "ablation": Scenario(
+        "the replay's load with each technique switched off in turn: what each is worth",
+        ablation.run,
+        (),
     ),
     "overhead": Scenario(
         "time to first token that the suite adds to the bare engine, and the scheduler's share at saturation",

@@ -14,9 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from headrace.benchmarks.conversation_lengths import MOST, SHRINK, TRACE, shrunk
+from headrace.benchmarks.conversation_lengths import MOST, SHRINK, recording
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.open_loop import Arrival, ClassStream, Outcome, open_loop, poisson_times
@@ -26,7 +24,6 @@ from headrace.benchmarks.suite import started
 from headrace.chassis.config import load_settings
 from headrace.executor.engines.protocol import Engine
 from headrace.executor.engines.registry import load_engine
-from headrace.simulator.workload.traces import load_trace
 
 OURS = "headrace"
 PADDED = "static"
@@ -53,7 +50,7 @@ async def run(lab: Lab) -> Report:
                 rates.setdefault(OURS, []).append(await _burst_rate(suite.stream, burst))
                 for kind, size in CANDIDATES:
                     lab.say(f"round {number + 1} of {lab.rounds}: a burst of {BURST}, {static_name(kind, size)}")
-                    async with _static(engine, kind, size) as stream:
+                    async with static_batches(engine, kind, size) as stream:
                         rates.setdefault(static_name(kind, size), []).append(await _burst_rate(stream, burst))
             best = max(
                 (each for each in CANDIDATES if each[0] == PADDED), key=lambda each: sum(rates[static_name(*each)])
@@ -66,7 +63,7 @@ async def run(lab: Lab) -> Report:
                 arrivals = [_arrival(prompts, drawn, at_s) for at_s in times]
                 lab.say(f"round {number + 1} of {lab.rounds}: {rate:.2f} requests/s, {OURS}, then {static_name(*best)}")
                 latencies.setdefault(OURS, []).append(await open_loop(suite.stream, arrivals, window_s))
-                async with _static(engine, *best) as stream:
+                async with static_batches(engine, *best) as stream:
                     latencies.setdefault(static_name(*best), []).append(await open_loop(stream, arrivals, window_s))
     finally:
         engine.close()
@@ -80,12 +77,9 @@ def static_name(kind: str, size: int) -> str:
 def lengths(workloads: Path | None, seed: int) -> Lengths:
     """Prompt and answer lengths without end."""
     drawn = random.Random(seed)
-    folder = workloads if workloads and (workloads / "traces").is_dir() else None
-    rng = np.random.default_rng(seed)
-    trace = load_trace(TRACE, rng, duration_s=None, rate_scale=1.0, folder=folder)
-    recorded = list(zip(trace.prompts.tolist(), trace.outputs.tolist(), strict=True))
+    _, recorded = recording(workloads, seed)
     while True:
-        yield shrunk(*drawn.choice(recorded))
+        yield drawn.choice(recorded)
 
 
 def _arrival(prompts: Prompts, drawn: Lengths, at_s: float) -> Arrival:
@@ -94,7 +88,8 @@ def _arrival(prompts: Prompts, drawn: Lengths, at_s: float) -> Arrival:
 
 
 @asynccontextmanager
-async def _static(engine: Engine, kind: str, size: int) -> AsyncIterator[ClassStream]:
+async def static_batches(engine: Engine, kind: str, size: int) -> AsyncIterator[ClassStream]:
+    """The stream of static batches on the bare engine."""
     batcher = StaticBatcher(engine, size, sum(MOST), padded=kind == PADDED)
     serving = asyncio.create_task(batcher.run())
     try:

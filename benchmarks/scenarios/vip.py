@@ -13,7 +13,7 @@ from typing import Any
 from headrace.benchmarks.class_mix import CLASSES, draw_class
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import NUM_STREAMS, Lab
-from headrace.benchmarks.measure import MARGIN_S
+from headrace.benchmarks.measure import open_peer_loop
 from headrace.benchmarks.open_loop import Arrival, Outcome, open_loop, poisson_times, steady_rate
 from headrace.benchmarks.peers.catalogue import VLLM
 from headrace.benchmarks.peers.running import started_peers
@@ -53,10 +53,8 @@ async def run(lab: Lab) -> Report:
                 rounds.setdefault(name, []).append(await open_loop(_stream(suite), arrivals, window_s))
             for peer, driver in list(peers.running.items()):
                 lab.say(f"round {number + 1} of {lab.rounds}: {PRIORITY}")
-                command = {"cmd": "open", "arrivals": [asdict(each) for each in arrivals], "window_s": window_s}
                 try:
-                    result = await driver.ask(command, window_s + MARGIN_S)
-                    rounds.setdefault(PRIORITY, []).append([Outcome(**each) for each in result["outcomes"]])
+                    rounds.setdefault(PRIORITY, []).append(await open_peer_loop(driver, arrivals, window_s))
                 except Unavailable as error:
                     del peers.running[peer]
                     peers.missing[peer] = error.message
