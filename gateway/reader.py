@@ -5,7 +5,7 @@ there. So the reader hears of it with the next piece that it takes, but what it 
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from headrace.core.errors import Overloaded
@@ -16,8 +16,9 @@ RETRY_AFTER_S = 1.0
 class Reader:
     """`sending` before each piece, `took` once it is gone; in between the caller is waited for."""
 
-    def __init__(self, held: ExitStack, longest_s: float) -> None:
+    def __init__(self, held: ExitStack, longest_s: float, stop: Callable[[Overloaded], None]) -> None:
         self._held = held
+        self._stop = stop
         self._longest_s = longest_s
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
@@ -44,13 +45,14 @@ class Reader:
             limit=f"{self._longest_s:g} s unread",
             retry_after_s=RETRY_AFTER_S,
         )
+        self._stop(self._cut)
         self._held.__exit__(type(self._cut), self._cut, None)  # as if the call had failed with it
 
 
 @contextmanager
-def reading(held: ExitStack, longest_s: float) -> Iterator[Reader]:
-    """Watches until the block ends."""
-    reader = Reader(held, longest_s)
+def reading(held: ExitStack, longest_s: float, stop: Callable[[Overloaded], None] = lambda _: None) -> Iterator[Reader]:
+    """Watches until the block ends. One that is cut off gives `held` back; `stop` ends what is not held."""
+    reader = Reader(held, longest_s, stop)
     try:
         yield reader
     finally:

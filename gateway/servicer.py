@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.chassis import signals
 from headrace.chassis.config import SlaSettings
+from headrace.core.errors import HeadraceError
 from headrace.core.request import DEFAULT_MAX_TOKENS, QosClass
 from headrace.gateway.admission import Admission, Permit
 from headrace.gateway.answer import Answer
@@ -162,7 +164,8 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             latest, its = self._background.latest(sla, arrived, deadline), held.pop_all()
             self._background.start(run, self._pieces(run, caller, span, permit, screening, latest, its), its)
             held.callback(run.abandon)
-            reader = held.enter_context(reading(held, self._longest_unread_s))
+            stop = partial(_stop_unless_kept, run)
+            reader = held.enter_context(reading(held, self._longest_unread_s, stop))
             async for response in until_sla(self._background, run, sla, arrived, deadline, span):
                 reader.sending()
                 yield response
@@ -298,6 +301,11 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             frozenset() if sampling.ignore_eos else frozenset(model.eos_token_ids)
         )
         return [Answer(self._texts.text_stream(model.name), sampling, end_token_ids) for _ in range(sampling.n)]
+
+
+def _stop_unless_kept(run: Run, cause: HeadraceError) -> None:
+    if not run.kept:
+        run.stop(cause)
 
 
 def _most_answer_tokens(wish: Wish) -> int:
