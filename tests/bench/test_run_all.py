@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace.benchmarks.all import Everything, run_all
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.scenarios.registry import Scenario
+from headrace.cli import bench
 from headrace.core.errors import Unavailable
 from headrace.core.model import ModelInfo
-from headrace.models.repository import ModelEntry
+from headrace.models.repository import ModelEntry, Repository
 
 
 @pytest.fixture
@@ -54,3 +56,18 @@ async def test_markdown_has_figures_tables_and_failures(everything: Everything) 
     assert "| everything on | 5 |  |" in lines
     assert "| without pace | – | a \\| b |" in lines
     assert "- lacks: no such folder" in lines
+
+
+def test_the_command_writes_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lacks(lab: Lab) -> Report:
+        raise Unavailable(f"{lab.rounds} rounds without a peer")
+
+    lab = Lab(tmp_path, ModelEntry(ModelInfo("tiny", "decoder", "d", 8, 9, (0,)), tmp_path, "", "", ""), print)
+    monkeypatch.setattr(bench, "SCENARIOS", {"lacks": Scenario("lacks", lacks, ())})
+    monkeypatch.setattr(Repository, "get", lambda repository, model: lab.entry)
+    files = {"--json": tmp_path / "all.json", "--markdown": tmp_path / "figures.md"}
+    options = [str(word) for pair in files.items() for word in pair]
+    result = CliRunner().invoke(bench.app, ["--all", "--rounds", "7", *options])
+    assert result.exit_code == 0, result.output
+    assert json.loads(files["--json"].read_text(encoding="utf-8"))["failed"] == {"lacks": "7 rounds without a peer"}
+    assert "- lacks: 7 rounds without a peer" in files["--markdown"].read_text(encoding="utf-8")
