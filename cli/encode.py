@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.chassis.config import load_settings
+from headrace.cli.keys import ApiKey
 from headrace.cli.reach import reaching
 from headrace.client import Client
 from headrace.client.values import EncodeOptions, PoolingName, Qos
@@ -31,11 +32,12 @@ def embed(
     truncate: Cut = False,
     qos: Class = "normal",
     address: Address = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Print each text's vector, a JSON array a line."""
     options = EncodeOptions(truncate=truncate, qos=qos)
     embeddings = _ask(
-        address, lambda client: client.embed(model, texts, pooling=pooling, dimensions=dimensions, **options)
+        address, api_key, lambda client: client.embed(model, texts, pooling=pooling, dimensions=dimensions, **options)
     )
     for vector in embeddings.vectors:
         print(json.dumps([round(value, 7) for value in vector]))
@@ -49,10 +51,11 @@ def rerank(
     truncate: Cut = False,
     qos: Class = "normal",
     address: Address = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Print the documents, those first that answer the query best."""
     options = EncodeOptions(truncate=truncate, qos=qos)
-    ranking = _ask(address, lambda client: client.rerank(model, query, documents, top_n=top, **options))
+    ranking = _ask(address, api_key, lambda client: client.rerank(model, query, documents, top_n=top, **options))
     _print((f"{each.score:.4f}", documents[each.index]) for each in ranking.results)
 
 
@@ -63,10 +66,11 @@ def classify(
     truncate: Cut = False,
     qos: Class = "normal",
     address: Address = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Print each text's most probable labels."""
     options = EncodeOptions(truncate=truncate, qos=qos)
-    labels = _ask(address, lambda client: client.classify(model, texts, top_n=top, **options))
+    labels = _ask(address, api_key, lambda client: client.classify(model, texts, top_n=top, **options))
     _print(
         (f"{each.score:.4f}", each.label, text)
         for text, found in zip(texts, labels.results, strict=True)
@@ -74,10 +78,10 @@ def classify(
     )
 
 
-def _ask(address: str | None, call: Callable[[Client], Given]) -> Given:
+def _ask(address: str | None, api_key: str | None, call: Callable[[Client], Given]) -> Given:
     """Raises what the gateway answers; Unavailable with how to start a suite where nobody listens."""
     address = address or load_settings().gateway.listen
-    with Client(address) as client, reaching(address):
+    with Client(address, api_key=api_key) as client, reaching(address):
         return call(client)
 
 

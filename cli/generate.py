@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from headrace.chassis.config import load_settings
+from headrace.cli.keys import ApiKey
 from headrace.cli.reach import reaching
 from headrace.client import AsyncClient, Message, Piece
 from headrace.client.values import CallOptions, OnMiss, PrecisionName, Qos
@@ -29,6 +30,7 @@ def generate(
     on_miss: Annotated[OnMiss | None, typer.Option(help="Answer in part and go on, fail, or just go on.")] = None,
     precision: Annotated[PrecisionName | None, typer.Option(help="Or the nearest that holds more.")] = None,
     address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The gateway; default: as set.")] = None,
+    api_key: ApiKey = None,
 ) -> None:
     """Ask a running suite, and see the answer as it is made."""
     given = {
@@ -44,16 +46,19 @@ def generate(
         "precision": precision,
     }
     options = CallOptions(**{name: value for name, value in given.items() if value is not None}, qos=qos)  # type: ignore[typeddict-item]
-    asyncio.run(ask(address or load_settings().gateway.listen, model, prompt, chat=chat, **options))
+    where = address or load_settings().gateway.listen
+    asyncio.run(ask(where, model, prompt, chat=chat, api_key=api_key, **options))
 
 
-async def ask(address: str, model: str, prompt: str, *, chat: bool, **options: Unpack[CallOptions]) -> str:
+async def ask(
+    address: str, model: str, prompt: str, *, chat: bool, api_key: str | None = None, **options: Unpack[CallOptions]
+) -> str:
     """Streams one answer to standard output, then how it ended to standard error; returns the request's id.
 
     Raises what the gateway answers; Unavailable with how to start a suite where nobody listens.
     """
     last: Piece | None = None
-    async with AsyncClient(address) as client:
+    async with AsyncClient(address, api_key=api_key) as client:
         try:
             whole = [Message("user", prompt)] if chat else prompt
             with reaching(address):

@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "headrace.cli.demo:demo",
     "generate": "headrace.cli.generate:generate",
     "results": "headrace.cli.results:app",
+    "keys": "headrace.cli.keys:app",
     "screen": "headrace.cli.screen:screen",
     "embed": "headrace.cli.encode:embed",
     "rerank": "headrace.cli.encode:rerank",

@@ -1,6 +1,8 @@
 """`headrace results`: answers that went on after their SLA: which there are, what they say, and an end to them."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -9,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.chassis.config import load_settings
+from headrace.cli.keys import ApiKey
 from headrace.cli.reach import reaching
 from headrace.cli.waterfall import printable
 from headrace.client import AsyncClient, FinishReason, Piece, Result
@@ -17,13 +20,14 @@ app = typer.Typer(no_args_is_help=True, help="Answers that went on after their S
 
 Handle = Annotated[str, typer.Argument(help="As a partial answer ends with, or as listed.")]
 Tenant = Annotated[str | None, typer.Option(help="Whose results; default: those of who names no tenant.")]
+Opens = AbstractAsyncContextManager[AsyncClient]
 Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The gateway; default: as set.")]
 
 
 @app.command(name="list")
-def list_(tenant: Tenant = None, address: Address = None) -> None:
+def list_(tenant: Tenant = None, address: Address = None, api_key: ApiKey = None) -> None:
     """The tenant's results, newest first."""
-    Console().print(results_table(asyncio.run(_list(_address(address), tenant))))
+    Console().print(results_table(asyncio.run(_list(_client(address, tenant, api_key)))))
 
 
 @app.command()
@@ -32,15 +36,16 @@ def attach(
     offset: Annotated[int, typer.Option(min=0, help="Pieces that you have seen already.")] = 0,
     tenant: Tenant = None,
     address: Address = None,
+    api_key: ApiKey = None,
 ) -> None:
     """See an answer, as it is made if it still is."""
-    asyncio.run(_attach(_address(address), tenant, handle, offset))
+    asyncio.run(_attach(_client(address, tenant, api_key), handle, offset))
 
 
 @app.command()
-def cancel(handle: Handle, tenant: Tenant = None, address: Address = None) -> None:
+def cancel(handle: Handle, tenant: Tenant = None, address: Address = None, api_key: ApiKey = None) -> None:
     """End an answer and drop what is stored of it."""
-    asyncio.run(_cancel(_address(address), tenant, handle))
+    asyncio.run(_cancel(_client(address, tenant, api_key), handle))
 
 
 def results_table(results: list[Result]) -> Table:
@@ -64,32 +69,34 @@ def results_table(results: list[Result]) -> Table:
     return table
 
 
-def _address(address: str | None) -> str:
-    return address or load_settings().gateway.listen
+@asynccontextmanager
+async def _client(address: str | None, tenant: str | None, api_key: str | None) -> AsyncIterator[AsyncClient]:
+    """Says how to start a suite where nobody listens."""
+    where = address or load_settings().gateway.listen
+    async with AsyncClient(where, tenant=tenant, api_key=api_key) as client:
+        with reaching(where):
+            yield client
 
 
-async def _list(address: str, tenant: str | None) -> list[Result]:
-    async with AsyncClient(address, tenant=tenant) as client:
-        with reaching(address):
-            return await client.list_results()
+async def _list(opening: Opens) -> list[Result]:
+    async with opening as client:
+        return await client.list_results()
 
 
-async def _attach(address: str, tenant: str | None, handle: str, offset: int) -> None:
+async def _attach(opening: Opens, handle: str, offset: int) -> None:
     """Text to standard output, how the answer ended to standard error."""
     last: Piece | None = None
-    async with AsyncClient(address, tenant=tenant) as client:
-        try:
-            with reaching(address):
-                async for last in client.attach_result(handle, offset):
-                    print(last.text, end="", flush=True)
-        finally:
-            if last is not None:
-                print(flush=True)
+    try:
+        async with opening as client:
+            async for last in client.attach_result(handle, offset):
+                print(last.text, end="", flush=True)
+    finally:
+        if last is not None:
+            print(flush=True)
     if last is not None and last.finish_reason is not FinishReason.NONE:
         Console(stderr=True, highlight=False).print(last.finish_reason.name.lower(), style="dim")
 
 
-async def _cancel(address: str, tenant: str | None, handle: str) -> None:
-    async with AsyncClient(address, tenant=tenant) as client:
-        with reaching(address):
-            await client.cancel_result(handle)
+async def _cancel(opening: Opens, handle: str) -> None:
+    async with opening as client:
+        await client.cancel_result(handle)
