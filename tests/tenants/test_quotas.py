@@ -36,6 +36,12 @@ def clock(monkeypatch):
     return clock
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine's Redis is not away."""
+    monkeypatch.setattr("headrace.gateway.tenants.windows.REDIS_S", 60.0)
+
+
 @pytest.fixture
 def quotas():
     return Quotas(Windows(MemoryStorage(), refuse=False))
