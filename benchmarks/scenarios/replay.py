@@ -53,9 +53,9 @@ def report(lab: Lab, rounds: dict[str, list[list[Outcome]]], capacity: float, pe
     """Goodput over all rounds together, and the ratio to the best peer; none where no peer met a single request."""
     window_s = WINDOWS * lab.window_s
     scores = {name: score(each, window_s) for name, each in rounds.items()}
-    others = {name: each.goodput for name, each in scores.items() if name != OURS}
+    others = {name: each.goodput for name, each in scores.items() if name != OURS and each.goodput}
     best = max(others, key=lambda name: others[name]) if others else None
-    ratio = scores[OURS].goodput / others[best] if best and others[best] else None
+    ratio = scores[OURS].goodput / others[best] if best else None
     rows = [
         Row(name, each.values(), "; ".join(filter(None, ["best peer" if name == best else "", peers.note(name)])))
         for name, each in scores.items()
