@@ -6,6 +6,7 @@ HEADRACE_GATEWAY__LISTEN=127.0.0.1:9000 sets [gateway] listen. Each service read
 import os
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -30,8 +31,26 @@ def _address(value: str) -> str:
     return value
 
 
+def _addresses(value: str) -> str:
+    parts = [_address(part.strip()) for part in value.split(",")]
+    if len(parts) > 1 and not all(_is_ipv4(part.rpartition(":")[0]) for part in parts):
+        raise ValueError(f"{value!r}: several addresses are numeric IPv4 ones; a name may stand for several by itself")
+    return ",".join(parts)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        return ip_address(host).version == 4
+    except ValueError:
+        return False
+
+
 Address = Annotated[str, AfterValidator(_address)]
 """HOST:PORT; port 0 lets the system choose (listen addresses only)."""
+
+
+Addresses = Annotated[str, AfterValidator(_addresses)]
+"""HOST:PORT, or several with commas between: the first that answers is used."""
 
 
 def _precision_rules(value: str) -> str:
@@ -79,7 +98,7 @@ class TelemetrySettings(_Section):
 
 class GatewaySettings(_Section):
     listen: Address = "127.0.0.1:8470"
-    scheduler: Address = "127.0.0.1:8471"
+    scheduler: Addresses = "127.0.0.1:8471"
     preprocess: str = Field("inline", description="inline, or the HOST:PORT of a preprocess service")
     max_requests: int = Field(1024, ge=1)
     max_queued_tokens: int = Field(4_000_000, ge=1, description="prompt and answer tokens admitted at once")
@@ -104,7 +123,13 @@ class SchedulerSettings(_Section):
     batch_floor: float = Field(0.05, ge=0.01, le=0.99, description="what its share falls to at full load")
     quota_load: float = Field(0.7, ge=0, le=0.99, description="the load from which it falls")
     max_displacements: int = Field(2, ge=0, description="how often a request may make room for realtime; 0: never")
-    window_ms: float = Field(50.0, ge=0, le=60_000, description="longest that a padded batch stays open")
+    leadership: str = Field(
+        "",
+        pattern="^(|file:.+|rediss?://.+|unix://.+)$",
+        description="the lease by which one of several schedulers leads: file:PATH or redis://...; empty: there is one",
+    )
+    leadership_ms: int = Field(3_000, ge=200, le=600_000, description="how long a leader may go without renewing it")
+    window_ms: float = Field(50.0, ge=0, le=60_000, description="longest that a padded batch waits for a late device")
     buckets: str = Field(
         "adaptive", pattern="^(adaptive|fixed32|power_of_two)$", description="how a padded model's lengths are grouped"
     )
@@ -119,7 +144,7 @@ class SchedulerSettings(_Section):
 class ExecutorSettings(_Section):
     listen: Address = "127.0.0.1:8472"
     advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
-    scheduler: Address = "127.0.0.1:8471"
+    scheduler: Addresses = "127.0.0.1:8471"
     models: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(("smollm2",), min_length=1)
     precision: Annotated[tuple[OwnOrPrecision, ...], BeforeValidator(_names)] = Field(
         ("own",),
@@ -162,7 +187,7 @@ class EncoderSettings(_Section):
     )
     listen: Address = "127.0.0.1:8474"
     advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
-    scheduler: Address = "127.0.0.1:8471"
+    scheduler: Addresses = "127.0.0.1:8471"
     precision: str = Field("auto", pattern="^(auto|fp32|bf16|int8)$", description="auto: bf16 where the CPU has it")
     threads: int = Field(0, ge=0, description="0: all cores")
     batch_rows: int = Field(16, ge=1, le=256, description="most rows of a forward")

@@ -20,6 +20,8 @@ from headrace.chassis.telemetry import to_frame
 from headrace.scheduler.admin import SchedulerAdminService
 from headrace.scheduler.codec import to_placement, to_refusal, to_silent
 from headrace.scheduler.dispatch import Gateways
+from headrace.scheduler.leadership.leading import leading
+from headrace.scheduler.leadership.opening import open_lease
 from headrace.scheduler.loop import SchedulerLoop
 from headrace.scheduler.membership import Members
 from headrace.scheduler.meters import SchedulerMeters
@@ -35,9 +37,10 @@ SERVICES = tuple(service.full_name for service in scheduler_pb2.DESCRIPTOR.servi
 
 @asynccontextmanager
 async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = None) -> AsyncIterator[ServerHandle]:
-    """Serves, ready at once. At the end what waits is refused (Draining) and every stream ends.
+    """Serves, ready at once, or once it leads where several schedulers share a lease. At the end what waits is refused
+    (Draining) and every stream ends.
 
-    Raises ConfigError where the address cannot be bound.
+    Raises ConfigError where the address cannot be bound, Unavailable within the block once the lease is lost.
     """
     scheduler = Scheduler(
         settings.scheduler, tracer, metrics or Metrics("scheduler"), settings.transport.max_message_bytes
@@ -47,18 +50,21 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
         add_SchedulerServiceServicer_to_server(scheduler.service, server)
         add_SchedulerAdminServiceServicer_to_server(scheduler.admin, server)
 
-    async with (
-        serve(settings.scheduler.listen, settings.transport, register, SERVICES) as handle,
-        asyncio.TaskGroup() as group,
-    ):
-        owner = group.create_task(scheduler.loop.run())
-        await handle.set_ready(True)
-        try:
-            yield handle
-        finally:
-            await handle.set_ready(False)
-            scheduler.drain()
-            owner.cancel()
+    leadership_s = settings.scheduler.leadership_ms / 1000
+    with open_lease(settings.scheduler) as lease:
+        async with (
+            leading(lease, leadership_s),
+            serve(settings.scheduler.listen, settings.transport, register, SERVICES) as handle,
+            asyncio.TaskGroup() as group,
+        ):
+            owner = group.create_task(scheduler.loop.run())
+            await handle.set_ready(True)
+            try:
+                yield handle
+            finally:
+                await handle.set_ready(False)
+                scheduler.drain()
+                owner.cancel()
 
 
 class Scheduler:

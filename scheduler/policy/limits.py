@@ -40,8 +40,8 @@ class Limits:
     `batch_tokens` is the most prompt tokens of one batch of several members. `batch_share` is BATCH's part beside
     NORMAL up to `quota_load`; from there it falls in a straight line to `batch_floor` at full load. A REALTIME request
     that has waited for `realtime_wait_s`, or another for `longest_wait_s`, goes out of turn. `grace_s` is how long
-    after its start the scheduler lets requests wait for executors to enlist. A padded batch behind a busy device stays
-    open for `window_ms` at most. `precision_rules` say what serves requests without a wish (`precision.parse_rules`).
+    after its start the scheduler lets requests wait for executors to enlist. A padded batch behind a device that is
+    late waits for `window_ms` at most. `precision_rules` say what serves requests without a wish (`precision.parse_rules`).
     """
 
     bounds: Bounds

@@ -1,0 +1,1 @@
+"""Who of several schedulers leads: one at a time, by a lease."""
