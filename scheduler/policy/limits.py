@@ -41,7 +41,8 @@ class Limits:
     NORMAL up to `quota_load`; from there it falls in a straight line to `batch_floor` at full load. A REALTIME request
     that has waited for `realtime_wait_s`, or another for `longest_wait_s`, goes out of turn. `grace_s` is how long
     after its start the scheduler lets requests wait for executors to enlist. A padded batch behind a device that is
-    late waits for `window_ms` at most. `precision_rules` say what serves requests without a wish (`precision.parse_rules`).
+    late waits for `window_ms` at most. `precision_rules` say what serves requests without a wish: see
+    `headrace.core.precision.parse_rules`.
     """
 
     bounds: Bounds
