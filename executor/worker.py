@@ -28,6 +28,7 @@ from headrace.executor.stepper import Stepper
 log = logging.getLogger(__name__)
 
 _IDLE_S = 1.0  # how long without work until the cache shrinks to what it keeps while idle
+_LONGEST_REST_S = 3_600.0  # a deadline may be further away than a thread can wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class Worker:
             waits_s.append(give_back_s)
         if until_idle_s > 0:
             waits_s.append(until_idle_s)
-        self._wake.wait(max(0.0, min(waits_s)) if waits_s else None)
+        self._wake.wait(max(0.0, min(*waits_s, _LONGEST_REST_S)) if waits_s else None)
         self._wake.clear()
 
     def _take_inbox(self, result: StepResult) -> None:
