@@ -57,6 +57,10 @@ class ModelEntry:
         return self.folder / "tokenizer.json"
 
 
+MAX_NAME_BYTES = 255
+"""A file system knows no longer ones."""
+
+
 class Repository:
     """Installed models under a home folder."""
 
@@ -69,6 +73,8 @@ class Repository:
 
     def folder(self, name: str) -> Path:
         """Raises ModelNotFound, naming what is installed."""
+        if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+            raise ModelNotFound(f"no model has a name of {len(name)} characters", field="model")
         folder = self.root / name
         if not name or "/" in name or name.startswith(".") or not (folder / "model.toml").is_file():
             known = ", ".join(self.names()) or "none"
