@@ -27,6 +27,7 @@ COMMANDS = {
     "rerank": "headrace.cli.encode:rerank",
     "classify": "headrace.cli.encode:classify",
     "trace": "headrace.cli.trace:trace",
+    "health": "headrace.cli.health:health",
     "top": "headrace.cli.top:top",
     "doctor": "headrace.cli.doctor:doctor",
     "models": "headrace.cli.models:app",
