@@ -252,7 +252,10 @@ async def test_a_slow_reader_holds_up_nobody_and_loses_nothing(world, until):
         run.send(finish=FinishReason.LENGTH)
         sent.append(True)
 
-    async with world(max_buffered_frames=8) as w, grpc.aio.insecure_channel(w.gateway.address) as channel:
+    async with (
+        world(max_buffered_frames=8, longest_unread_s=600) as w,
+        grpc.aio.insecure_channel(w.gateway.address) as channel,
+    ):
         w.executor.script = script
         slow = GatewayServiceStub(channel).Generate(pb.GenerateRequest(model="bytes", text="slow"))
         await until(lambda: len(w.executor.starts) == 1)
