@@ -17,12 +17,12 @@ from headrace.client.values import (
     Ranking,
     Result,
     ResultHandle,
-    ResultState,
     TokenLogprob,
     TokenLogprobs,
     Usage,
 )
 from headrace.core.request import FinishReason, Precision
+from headrace.core.result_state import ResultState
 
 __all__ = [
     "Answer",

@@ -18,7 +18,6 @@ from headrace.client.values import (
     Prompt,
     Result,
     ResultHandle,
-    ResultState,
     SamplingOptions,
     TokenLogprob,
     TokenLogprobs,
@@ -26,6 +25,7 @@ from headrace.client.values import (
 )
 from headrace.core.errors import EngineFault, InvalidRequest
 from headrace.core.request import FinishReason, Precision, QosClass
+from headrace.core.result_state import ResultState
 from headrace.core.screening import Verdict
 
 Names = TypeVar("Names", QosClass, Precision)

@@ -121,7 +121,6 @@ class SchedulerAdmin:
 
 def _status(response: pb.GetStatusResponse) -> SchedulerStatus:
     known = {int(qos): qos for qos in QosClass}
-    precisions = {int(each): each for each in Precision}
     return SchedulerStatus(
         waiting={
             known[each.qos_class]: Waiting(each.num_waiting, each.waiting_tokens)
@@ -151,7 +150,7 @@ def _status(response: pb.GetStatusResponse) -> SchedulerStatus:
                 each.decode_ms,
                 each.prefill_token_ms,
                 each.num_steps,
-                precisions.get(each.precision, Precision.ANY),
+                Precision.known(each.precision),
                 each.architecture,
             )
             for each in response.step_models

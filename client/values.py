@@ -3,10 +3,10 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Literal, TypedDict
 
 from headrace.core.request import FinishReason, Precision
+from headrace.core.result_state import ResultState
 from headrace.core.screening import Verdict
 
 Qos = Literal["realtime", "normal", "batch"]
@@ -104,15 +104,6 @@ class ResultHandle:
 
     handle: str
     offset: int
-
-
-class ResultState(IntEnum):
-    """LOST: its gateway went away. Values equal those on the wire."""
-
-    RUNNING = 1
-    FINISHED = 2
-    FAILED = 3
-    LOST = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,14 @@ class Precision(IntEnum):
     FP16 = 3
     INT8 = 4
 
+    @classmethod
+    def known(cls, number: int) -> "Precision":
+        """The precision of that number on the wire; ANY for one that this version does not know."""
+        return cls(number) if number in _PRECISIONS else cls.ANY
+
+
+_PRECISIONS: frozenset[int] = frozenset(Precision)
+
 
 class FinishReason(IntEnum):
     """Why an answer ended. Values equal those on the wire; NONE is not ended yet."""

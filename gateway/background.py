@@ -23,11 +23,12 @@ from headrace.core.errors import (
     InvalidRequest,
     ResultNotFound,
 )
+from headrace.core.result_state import ResultState
 from headrace.gateway.codec import MAX_NAME_CHARS, encode
 from headrace.gateway.generation import TOKEN_BYTES, Piece, Wish
 from headrace.gateway.relay import Relay
 from headrace.gateway.results.log import ResultLog
-from headrace.gateway.results.port import LONGEST_S, ResultState, ResultStore, Summary
+from headrace.gateway.results.port import LONGEST_S, ResultStore, Summary
 from headrace.gateway.sla import OnMiss, Sla
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,10 @@ from headrace.chassis.config import SlaDefault, SlaSettings
 from headrace.core.errors import InvalidRequest, ModelNotFound
 from headrace.core.model import ModelInfo
 from headrace.core.request import DEFAULT_MAX_TOKENS, FinishReason, Precision, QosClass, Sampling
+from headrace.core.result_state import ResultState
 from headrace.gateway.generation import Piece, Prompt, Usage, Wish
 from headrace.gateway.ports import Message, TextModels
-from headrace.gateway.results.port import ResultState, Summary
+from headrace.gateway.results.port import Summary
 from headrace.gateway.sla import OnMiss, Sla, resolve
 
 MAX_NAME_CHARS = 128

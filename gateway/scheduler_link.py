@@ -30,8 +30,6 @@ MAX_BACKOFF_S = 2.0
 PATIENCE_S = 30.0
 """How long waiting requests stay while the scheduler is away."""
 
-_PRECISIONS: frozenset[int] = frozenset(Precision)
-
 
 Waiting = Relay | EncodingRelay
 
@@ -164,7 +162,7 @@ def _placement(member: pb.Placement) -> Placement:
         batch_id=member.batch_id,
         batch_size=member.batch_size,
         padded_tokens=member.padded_tokens,
-        precision=Precision(member.precision) if member.precision in _PRECISIONS else Precision.ANY,
+        precision=Precision.known(member.precision),
         batch_trace=link_to(member.batch_trace),
         displaced=member.displaced,
     )

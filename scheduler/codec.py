@@ -73,7 +73,7 @@ def _to_loaded(model: pb.LoadedModel) -> LoadedModel:
     padding = None
     if model.HasField("padding"):
         padding = Padding(max(1, model.padding.batch_rows), max(1, model.padding.align_tokens), model.padding.packs)
-    return LoadedModel(model.name, _PRECISIONS.get(model.precision, Precision.ANY), model.context_tokens, padding)
+    return LoadedModel(model.name, Precision.known(model.precision), model.context_tokens, padding)
 
 
 def to_reported(executor_id: str, report: pb.ExecutorReport) -> ExecutorReported:

@@ -2,17 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Protocol
 
-
-class ResultState(IntEnum):
-    """Values equal those on the wire. No store holds LOST: a running result is lost once nobody renews it."""
-
-    RUNNING = 1
-    FINISHED = 2
-    FAILED = 3
-    LOST = 4
+from headrace.core.result_state import ResultState
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError, WatchError
 
 from headrace.core.errors import Overloaded, Unavailable
-from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, ResultState, Summary
+from headrace.core.result_state import ResultState
+from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, Summary
 
 Given = TypeVar("Given")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.core.errors import Overloaded, Unavailable
-from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, ResultState, Summary
+from headrace.core.result_state import ResultState
+from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, Summary
 
 Given = TypeVar("Given")
 

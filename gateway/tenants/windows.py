@@ -47,17 +47,17 @@ class Windows:
 
     async def hit(self, unit: str, tenant: str, amount: int, cost: int) -> bool:
         """Takes `cost` of `amount` a minute, or nothing where there is not so much left."""
-        item = RateLimitItemPerMinute(amount, namespace=f"headrace:{unit}")
+        item = _item(unit, amount)
         return await self._asked(lambda: self._limiter.hit(item, tenant, cost=cost), True)
 
     async def test(self, unit: str, tenant: str, amount: int, cost: int) -> bool:
         """Whether a hit would succeed now."""
-        item = RateLimitItemPerMinute(amount, namespace=f"headrace:{unit}")
+        item = _item(unit, amount)
         return await self._asked(lambda: self._limiter.test(item, tenant, cost=cost), True)
 
     async def room_in_s(self, unit: str, tenant: str, amount: int, cost: int) -> float:
         """When there is room for `cost`, if nothing else is taken meanwhile."""
-        item = RateLimitItemPerMinute(amount, namespace=f"headrace:{unit}")
+        item = _item(unit, amount)
         window_s = item.get_expiry()
         previous, previous_left_s, current, current_left_s = await self._asked(
             lambda: self._storage.get_sliding_window(item.key_for(tenant), window_s), (0, 0.0, 0, 0.0)
@@ -79,6 +79,10 @@ class Windows:
         if self._refuse:
             raise Unavailable("quotas cannot be counted now")
         return unknown
+
+
+def _item(unit: str, amount: int) -> RateLimitItemPerMinute:
+    return RateLimitItemPerMinute(amount, namespace=f"headrace:{unit}")
 
 
 def room_in_s(

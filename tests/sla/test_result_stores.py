@@ -15,7 +15,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from headrace.core.errors import Overloaded, Unavailable
-from headrace.gateway.results.port import Bounds, ResultState, ResultStore, Summary
+from headrace.core.result_state import ResultState
+from headrace.gateway.results.port import Bounds, ResultStore, Summary
 from headrace.gateway.results.redis import RedisStore
 from headrace.gateway.results.sqlite import SqliteStore
 
