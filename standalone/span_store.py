@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from headrace.chassis.write_ahead import write_ahead
 from headrace.core.errors import ConfigError, Unavailable
 from headrace.standalone.span_rows import SpanRow
 
@@ -87,8 +88,7 @@ def open_store(database: Path, max_spans: int = MAX_SPANS, max_bytes: int = MAX_
                 raise ConfigError(
                     f"{database} has span store format {version}, not {FORMAT}: remove it or name another"
                 )
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
+            write_ahead(connection, LOCK_WAIT_S)
             connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise ConfigError(f"cannot keep spans in {database}: {error}") from error

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
+from headrace.chassis.write_ahead import write_ahead
 from headrace.core.errors import Overloaded, Unavailable
 from headrace.core.result_state import ResultState
 from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, Summary
@@ -148,8 +149,7 @@ class SqliteStore:
     def _connected(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
+        write_ahead(db, BUSY_S)
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("BEGIN IMMEDIATE")  # of several gateways that start at once one makes the tables
         version = db.execute("PRAGMA user_version").fetchone()[0]
