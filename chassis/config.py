@@ -284,6 +284,16 @@ class TenantsSettings(_Section):
     redis_away: str = Field("allow", pattern="^(allow|refuse)$", description="what becomes of calls without Redis")
 
 
+class KserveSettings(_Section):
+    """The door for KServe v2 clients on the gateway's port."""
+
+    shared_memory_prefix: str = Field(
+        "",
+        pattern="^[A-Za-z0-9._-]{0,64}$",
+        description="system shared memory whose names begin so may be registered; '': none",
+    )
+
+
 class _Environment(EnvSettingsSource):
     """HEADRACE_* variables. A value that should be JSON and is not is left to validation, which names every fault."""
 
@@ -309,6 +319,7 @@ class Settings(BaseSettings):
     sla: SlaSettings = SlaSettings()
     results: ResultsSettings = ResultsSettings()
     tenants: TenantsSettings = TenantsSettings()
+    kserve: KserveSettings = KserveSettings()
 
     @classmethod
     def settings_customise_sources(

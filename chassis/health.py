@@ -25,6 +25,10 @@ class Health(health_pb2_grpc.HealthServicer):
         self._left = False
         self._changed = asyncio.Event()
 
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
     def set_ready(self, ready: bool) -> None:
         self._ready = ready
         changed, self._changed = self._changed, asyncio.Event()

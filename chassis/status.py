@@ -28,6 +28,7 @@ _CODES: list[tuple[type[errors.HeadraceError], grpc.StatusCode]] = [
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
     (errors.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Unavailable, grpc.StatusCode.UNAVAILABLE),
+    (errors.Unsupported, grpc.StatusCode.UNIMPLEMENTED),
     (errors.EngineNotReady, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.DeadlineMissed, grpc.StatusCode.DEADLINE_EXCEEDED),
     (errors.Cancelled, grpc.StatusCode.CANCELLED),

@@ -116,6 +116,12 @@ class Draining(Unavailable):
     reason = "DRAINING"
 
 
+class Unsupported(HeadraceError):
+    """This is not done here; the message says why, or what does it."""
+
+    reason = "UNSUPPORTED"
+
+
 class EngineNotReady(HeadraceError):
     """The engine is not loaded or not warm."""
 

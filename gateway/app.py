@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import grpc
 from opentelemetry.trace import Tracer
 
 from headrace.api.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -15,6 +16,7 @@ from headrace.chassis.server import ServerHandle, serve
 from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
 from headrace.gateway.executor_link import ExecutorPool
+from headrace.gateway.kserve import app as kserve
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.results.opening import open_store
@@ -25,7 +27,7 @@ from headrace.gateway.tenants.callers import Callers
 from headrace.gateway.tenants.quotas import Quotas
 from headrace.gateway.tenants.windows import open_windows
 
-SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name,)
+SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name, kserve.SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,17 @@ async def start(
             num_running=lambda: executors.num_running,
             num_unread=lambda: executors.num_unread,
         )
-        async with serve(
-            settings.gateway.listen,
-            settings.transport,
-            lambda server: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(service, server),
-            SERVICES,
-        ) as server:
+
+        def register(server: grpc.aio.Server) -> None:
+            gateway_pb2_grpc.add_GatewayServiceServicer_to_server(service, server)
+            door.register(server)
+
+        async with (
+            kserve.open_door(
+                settings, service, texts, callers, tracer, lambda: handle is not None and handle.health.ready
+            ) as door,
+            serve(settings.gateway.listen, settings.transport, register, SERVICES) as server,
+        ):
             handle = server
             submitting = tasks.create_task(scheduler.run(), name="submit")
             watching = tasks.create_task(callers.watch(), name="keys")
@@ -107,6 +114,7 @@ async def start(
                 yield GatewayHandle(server.address, server.health, server.services, service.in_use)
             finally:
                 handle = None  # leaving: never ready again
+                door.leave()
                 leave_by = asyncio.get_running_loop().time() + settings.transport.drain_s
         await background.drain(leave_by)
         submitting.cancel()

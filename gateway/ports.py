@@ -1,8 +1,8 @@
 """What the gateway needs of text processing; preprocess provides it, standalone wires it in."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,18 @@ class EncoderText:
 
 EncoderTokens = tuple[NDArray[np.uint32], int]
 """Token ids [T], special ones among them, and how many of them are of the first of two texts."""
+
+
+class CallContext(Protocol):
+    """What the gateway asks of a call, whichever door it came by; gRPC's own contexts are such."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds; None for no deadline."""
+
+    def add_done_callback(self, callback: Any) -> None:
+        """Calls it once the call is over, also where its handler hangs in a send."""
 
 
 class Preparer(Protocol):

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,7 @@ from headrace.gateway.encoding_codec import (
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.generation import Generation, Piece, Wish
 from headrace.gateway.meters import GatewayMeters
-from headrace.gateway.ports import Preparer, TextModels
+from headrace.gateway.ports import CallContext, Preparer, TextModels
 from headrace.gateway.preparation import prepare
 from headrace.gateway.reader import reading
 from headrace.gateway.relay import Relay
@@ -126,15 +126,15 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         )
 
     async def Generate(
-        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.GenerateResponse]:
+        self, request: pb.GenerateRequest, context: CallContext
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Streams the answers' pieces. Whatever is held goes back when the call ends, also while a piece is being sent.
 
         A call that is cancelled during a send leaves this generator suspended; the context's callback is what closes
         the stack then.
         """
         with ExitStack() as held:
-            context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]
+            context.add_done_callback(lambda _: held.close())
             metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
             arrived = asyncio.get_running_loop().time()
             deadline = _deadline(context.time_remaining())
@@ -241,7 +241,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         now_s = time.time()
         return pb.ListResultsResponse(results=[encode_result(summary, now_s) for summary in summaries])
 
-    async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.EmbedResponse:
+    async def Embed(self, request: pb.EmbedRequest, context: CallContext) -> pb.EmbedResponse:
         """One vector a text, in order."""
         wish, encoded = await self._encoded(
             signals.GATEWAY_EMBED, request, context, lambda request_id: decode_embed(request, request_id, self._texts)
@@ -255,9 +255,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         )
         return encode_rerank(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
 
-    async def Classify(
-        self, request: pb.ClassifyRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ClassifyResponse:
+    async def Classify(self, request: pb.ClassifyRequest, context: CallContext) -> pb.ClassifyResponse:
         """Each text's labels, most probable first."""
         wish, encoded = await self._encoded(
             signals.GATEWAY_CLASSIFY,
@@ -271,7 +269,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self,
         name: str,
         request: pb.EmbedRequest | pb.RerankRequest | pb.ClassifyRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: CallContext,
         decode: Callable[[str], EncodeWish],
     ) -> tuple[EncodeWish, Encoded]:
         metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())

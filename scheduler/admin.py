@@ -86,6 +86,7 @@ def _executor(executor: Executor) -> pb.ExecutorStatus:
         num_blocks=ledger.shape.num_blocks,
         draining=executor.draining,
         load=ledger.load,
+        models=sorted({loaded.name for loaded in executor.models}),
     )
 
 

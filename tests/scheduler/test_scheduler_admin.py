@@ -243,6 +243,7 @@ async def test_status_counts() -> None:
         num_blocks_in_use=6,
         num_blocks=64,
         load=1.0,
+        models=["m"],
     )
     [model] = status.step_models
     assert (model.model, model.num_steps) == ("m", 3)

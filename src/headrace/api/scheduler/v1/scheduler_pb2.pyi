@@ -831,6 +831,7 @@ class ExecutorStatus(_message.Message):
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
     executor_id: _builtins.str
     address: _builtins.str
     num_slots_in_use: _builtins.int
@@ -841,6 +842,10 @@ class ExecutorStatus(_message.Message):
     draining: _builtins.bool
     load: _builtins.float
     """the larger share in use, of slots or of blocks"""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that it has loaded"""
+
     def __init__(
         self,
         *,
@@ -852,10 +857,11 @@ class ExecutorStatus(_message.Message):
         num_blocks: _builtins.int = ...,
         draining: _builtins.bool = ...,
         load: _builtins.float = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "executor_id", b"executor_id", "load", b"load", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "executor_id", b"executor_id", "load", b"load", "models", b"models", "num_blocks", b"num_blocks", "num_blocks_in_use", b"num_blocks_in_use", "num_slots", b"num_slots", "num_slots_in_use", b"num_slots_in_use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,1 @@
+"""Generated from protos/ by tools/protos.py; do not edit."""
