@@ -14,13 +14,14 @@ from headrace.standalone.span_reader import Span
 MAX_ROWS = 300
 MIN_BAR_CELLS = 0.25
 
-_LABELS = {
+LABELS = {
     signals.GENAI_MODEL: "model",
     signals.QOS_CLASS: "class",
     signals.TENANT: "tenant",
     signals.PRECISION: "precision",
     signals.WAIT_REASON: "waited",
     signals.QUEUE_POSITION: "position",
+    signals.BATCH_ID: "batch",
     signals.BATCH_SIZE: "members",
     signals.BATCH_CLOSE_REASON: "closed",
     signals.BATCH_CLASSES: "classes",
@@ -142,19 +143,20 @@ def _bar(begin_ns: int, end_ns: int, total_ns: int, width: int, colour: str) -> 
 
 
 def _details(span: Span) -> Text:
-    keys = (*_SHOWN.get(span.name, [key for key in _LABELS if key not in _ROOT_KEYS]), signals.ERROR_TYPE)
-    shown = {_LABELS[key]: span.attributes[key] for key in keys if key in span.attributes}
+    keys = (*_SHOWN.get(span.name, [key for key in LABELS if key not in _ROOT_KEYS]), signals.ERROR_TYPE)
+    said = {LABELS[key]: span.attributes[key] for key in keys if key in span.attributes}
     if span.linked and signals.BATCH_SIZE not in span.attributes:
-        shown["members"] = len(span.links)
+        said["members"] = len(span.links)
     details = Text(", ").join(
-        Text.assemble((f"{label} ", "dim"), printable(_shown(value))) for label, value in shown.items()
+        Text.assemble((f"{label} ", "dim"), printable(shown(value))) for label, value in said.items()
     )
     if span.error and span.error_message:
         details.append(f" {printable(span.error_message)}", style="red")
     return details
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """An attribute's value."""
     if isinstance(value, tuple):
-        return "+".join(_shown(item) for item in value)
+        return "+".join(shown(item) for item in value)
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -26,7 +26,7 @@ _OF_AN_ANSWER = {
     signals.EXECUTOR_PREFILL,
     signals.EXECUTOR_DECODE,
 }
-_GATEWAYS = "name >= 'gateway.' AND name < 'gateway/'"  # '/' follows '.'
+GATEWAYS = "name >= 'gateway.' AND name < 'gateway/'"  # of requests' first spans; '/' follows '.'
 _COLUMNS = "trace_id, span_id, parent_id, name, service, start_ns, end_ns, status, span, resource, scope"
 
 
@@ -76,7 +76,7 @@ class SpanReader:
         if self._connection.execute("SELECT 1 FROM spans WHERE request_id = ? LIMIT 1", (identifier,)).fetchone():
             return self._of_request(identifier)
         # what other services call a request may be longer than what its caller calls it: prefixes are of the caller's
-        request_ids = self._starting_with("request_id", identifier, _GATEWAYS)
+        request_ids = self._starting_with("request_id", identifier, GATEWAYS)
         trace_ids = self._starting_with("trace_id", identifier.lower(), "TRUE")
         if identifier.lower() in trace_ids:
             return self._of_trace(identifier.lower())
@@ -98,7 +98,12 @@ class SpanReader:
 
     def recent(self, limit: int) -> list[Span]:
         """The gateway's spans of the newest requests, newest first."""
-        return self._spans(f"SELECT {_COLUMNS} FROM spans WHERE {_GATEWAYS} ORDER BY start_ns DESC LIMIT ?", (limit,))
+        return list(self.each(f"{GATEWAYS} ORDER BY start_ns DESC LIMIT ?", (limit,)))
+
+    def each(self, where: str, parameters: Any = ()) -> Iterator[Span]:
+        """The spans for which an SQL condition holds, in its order, read one by one."""
+        for row in self._connection.execute(f"SELECT {_COLUMNS} FROM spans WHERE {where}", parameters):
+            yield _span(row, linked=False)
 
     def _starting_with(self, column: str, prefix: str, where: str) -> list[str]:
         """At most three values of a column, the prefix itself first if it is one of them."""
