@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from headrace.api.inference import inference_pb2 as pb
 from headrace.api.inference import inference_pb2_grpc
-from headrace.core.errors import EngineFault, Unsupported
+from headrace.core.errors import Unsupported
 from headrace.core.model import ModelInfo
 from headrace.gateway.kserve import catalogue
 from headrace.gateway.kserve.call import Context
@@ -82,9 +82,8 @@ class InferenceService(inference_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         answers = self._inference.answers(request, context, self._caller(context), may_stream=False)
         async with aclosing(answers):
-            async for answer in answers:
-                return answer
-        raise EngineFault("the request ended without an answer")
+            [answer] = [answer async for answer in answers]  # to its end: one that is broken off counts as failed
+            return answer
 
     async def ModelStreamInfer(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.ModelInferRequest], context: Context

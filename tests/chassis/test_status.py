@@ -28,6 +28,7 @@ CODES = {
     "UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
     "NO_EXECUTOR": grpc.StatusCode.UNAVAILABLE,
     "DRAINING": grpc.StatusCode.UNAVAILABLE,
+    "UNSUPPORTED": grpc.StatusCode.UNIMPLEMENTED,
     "ENGINE_NOT_READY": grpc.StatusCode.FAILED_PRECONDITION,
     "DEADLINE_MISSED": grpc.StatusCode.DEADLINE_EXCEEDED,
     "CANCELLED": grpc.StatusCode.CANCELLED,
