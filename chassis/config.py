@@ -265,6 +265,7 @@ class ResultsSettings(_Section):
     background_s: float = Field(600.0, gt=0, description="longest time that an answer may take after its SLA")
     progress_s: float = Field(1.0, gt=0, description="how often what has been made meanwhile is stored")
     lost_after_s: float = Field(5.0, gt=0, description="a running result not stored for so long has lost its gateway")
+    max_takeovers: int = Field(3, ge=0, description="how often another gateway goes on with an answer; 0: never")
 
 
 class TenantQuota(_Section):

@@ -43,6 +43,7 @@ SLA_TOTAL_MS = "headrace.sla.total_ms"
 SLA_MISSED = "headrace.sla.missed"  # first_token_ms or total_ms: the first that was
 SLA_OUTCOME = "headrace.sla.outcome"  # partial, cancel or continue: what became of it
 RESULT_HANDLE = "headrace.result.handle"
+TAKEOVER = "headrace.result.takeover"  # the span event of a gateway that goes on with another's answer
 PRECISION = "headrace.precision"
 TTFT_MS = "headrace.ttft_ms"
 PROMPT_TOKENS = "headrace.prompt_tokens"

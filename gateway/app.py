@@ -17,12 +17,14 @@ from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.kserve import app as kserve
+from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.results.opening import open_store
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import Screener, ScreenGate
 from headrace.gateway.servicer import GatewayService, InUse
+from headrace.gateway.takeover import Takeovers
 from headrace.gateway.tenants.callers import Callers
 from headrace.gateway.tenants.quotas import Quotas
 from headrace.gateway.tenants.windows import open_windows
@@ -54,7 +56,11 @@ async def start(
     meters, admission = GatewayMeters(metrics or Metrics("gateway")), Admission(settings.gateway)
     callers = Callers(settings.tenants)
 
+    linked = False
+
     async def report(up: bool) -> None:
+        nonlocal linked
+        linked = up
         if handle is not None:
             await handle.set_ready(up)
 
@@ -72,6 +78,18 @@ async def start(
         )
         executors = ExecutorPool(tasks, settings.transport, scheduler.release)
         background = Background(tasks, store, settings.results, executors.demote)
+        gate = ScreenGate(settings.screen, screener, texts)
+        maker = Maker(
+            preparer,
+            texts,
+            scheduler,
+            executors,
+            settings.gateway.max_buffered_frames,
+            settings.gateway.max_failovers,
+        )
+        takeovers = Takeovers(
+            store, settings.results, background, maker, admission, gate, texts, tracer, meters, lambda: linked
+        )
         service = GatewayService(
             tracer,
             meters,
@@ -80,8 +98,8 @@ async def start(
             admission,
             scheduler,
             executors,
-            ScreenGate(settings.screen, screener, texts),
-            settings.gateway.max_buffered_frames,
+            gate,
+            maker,
             settings.gateway.max_failovers,
             background,
             settings.sla,
@@ -110,11 +128,13 @@ async def start(
             handle = server
             submitting = tasks.create_task(scheduler.run(), name="submit")
             watching = tasks.create_task(callers.watch(), name="keys")
+            taking = tasks.create_task(takeovers.run(), name="takeovers")
             try:
                 yield GatewayHandle(server.address, server.health, server.services, service.in_use)
             finally:
                 handle = None  # leaving: never ready again
                 door.leave()
+                taking.cancel()
                 leave_by = asyncio.get_running_loop().time() + settings.transport.drain_s
         await background.drain(leave_by)
         submitting.cancel()

@@ -97,6 +97,16 @@ def tenant(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return name
 
 
+def accepted(request: pb.GenerateRequest, wish: Wish) -> bytes:
+    """The request so that it gives the same answer again: with what was drawn for it, without what its call was
+    promised."""
+    kept = pb.GenerateRequest()
+    kept.CopyFrom(request)
+    kept.request_id, kept.sampling.seed = wish.request_id, wish.sampling.seed
+    kept.ClearField("sla")
+    return kept.SerializeToString()
+
+
 def encode(request_id: str, piece: Piece) -> pb.GenerateResponse:
     response = pb.GenerateResponse(
         request_id=request_id,

@@ -70,6 +70,23 @@ def left_ms(deadline: float | None, now: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What another gateway has made of the answers: each one's tokens (little-endian uint32), text and finish reason,
+    the precision that served, and the number of tokens of all."""
+
+    token_ids: tuple[bytes, ...]
+    text: tuple[str, ...]
+    finishes: tuple[FinishReason, ...]
+    precision: Precision
+    num_tokens: int
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is left to be made."""
+        return all(self.finishes)
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where the scheduler put a request, and who makes room for it there."""
 

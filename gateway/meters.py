@@ -97,6 +97,10 @@ class CallMeter:
     def placed(self, precision: Precision) -> None:
         self._meters.precision_served.labels(precision.name.lower()).inc()
 
+    def resumed(self, num_tokens: int) -> None:
+        """Another gateway has counted so many tokens, and the first of all."""
+        self._first, self._num_tokens, self._last = False, num_tokens, time.perf_counter()
+
     def progressed(self, num_tokens: int) -> None:
         """Pieces go out; so many tokens of the answers have been handed over with them."""
         now = time.perf_counter()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from headrace.core.errors import Cancelled, DeadlineMissed, EngineFault, HeadraceError, Unavailable
 from headrace.core.request import FinishReason, Precision, QosClass
 from headrace.gateway.answer import Answer
-from headrace.gateway.generation import TOKEN_BYTES, Generation, Output, Piece, Placement, State, Usage
+from headrace.gateway.generation import TOKEN_BYTES, Generation, Known, Output, Piece, Placement, State, Usage
 
 MAX_PIECE_TOKENS = 4096
 """With all logprobs that can be asked for this is still well within a message."""
@@ -120,16 +120,31 @@ class Relay:
         self.num_failovers += 1
         self.lost_by = error
         served = self.served_by.precision if self.served_by else Precision.ANY
-        self.generation = replace(
+        self.generation = self._gone_on_with(f"{self._first_wire_id}.{self.num_failovers}", served)
+        self.served_by = None
+        self._to(State.QUEUED)
+
+    def resume(self, known: Known) -> None:
+        """Begins after what another gateway has made, which is not handed out again. Before it is placed, and only
+        where an answer has not ended."""
+        for index, (token_ids, finish) in enumerate(zip(known.token_ids, known.finishes, strict=True)):
+            self.answers[index].push(Output(index, token_ids, [], finish))
+            self._received[index] += token_ids
+            if finish:
+                self._unfinished.discard(index)
+        self._first, self._precision = not known.precision, known.precision or None
+        self.generation = self._gone_on_with(self.generation.wire_id, known.precision)
+
+    def _gone_on_with(self, wire_id: str, served: Precision) -> Generation:
+        """The generation with the tokens that have come."""
+        return replace(
             self.generation,
-            wire_id=f"{self._first_wire_id}.{self.num_failovers}",
+            wire_id=wire_id,
             precision=served or self.generation.precision,  # another one would not give the same answer
             answer_token_ids=tuple(bytes(each) for each in self._received),
             ended_answers=tuple(sorted(set(range(len(self.answers))) - self._unfinished)),
             known_tokens=min(len(self._received[index]) for index in self._unfinished) // TOKEN_BYTES,
         )
-        self.served_by = None
-        self._to(State.QUEUED)
 
     def _to(self, state: State) -> None:
         self.state = state

@@ -94,6 +94,13 @@ class RequestSpan(CallSpan):
         if handle:
             self._span.set_attribute(signals.RESULT_HANDLE, handle)
 
+    def resumed(self, handle: str, num_tokens: int) -> None:
+        """Another gateway began the answer, and made so many tokens of it."""
+        self._first = False
+        self._meter.resumed(num_tokens)
+        self._span.set_attribute(signals.RESULT_HANDLE, handle)
+        self._span.add_event(signals.TAKEOVER, {signals.GENAI_OUTPUT_TOKENS: num_tokens})
+
     def progressed(self) -> None:
         """Pieces are about to go out."""
         self._meter.progressed(self._relay.num_tokens if self._relay else 0)

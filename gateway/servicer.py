@@ -16,18 +16,16 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.chassis import signals
 from headrace.chassis.config import SlaSettings
+from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import HeadraceError
-from headrace.core.request import DEFAULT_MAX_TOKENS, QosClass
-from headrace.gateway.admission import Admission, Permit
-from headrace.gateway.answer import Answer
-from headrace.gateway.attempts import attempts
-from headrace.gateway.background import Background, Run
+from headrace.core.request import DEFAULT_MAX_TOKENS
+from headrace.gateway.admission import Admission
+from headrace.gateway.background import Background
 from headrace.gateway.codec import (
     decode,
     encode,
     encode_model,
     encode_result,
-    fit,
     request_id_of,
     sla_of,
 )
@@ -42,15 +40,15 @@ from headrace.gateway.encoding_codec import (
     encode_rerank,
 )
 from headrace.gateway.executor_link import ExecutorPool
-from headrace.gateway.generation import Generation, Piece, Wish
+from headrace.gateway.generation import Wish
+from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import CallContext, Preparer, TextModels
-from headrace.gateway.preparation import prepare
 from headrace.gateway.reader import reading
-from headrace.gateway.relay import Relay
-from headrace.gateway.request_span import RequestSpan, request_span
+from headrace.gateway.request_span import request_span
+from headrace.gateway.run import Run
 from headrace.gateway.scheduler_link import SchedulerLink
-from headrace.gateway.screen_gate import ScreenGate, Screening
+from headrace.gateway.screen_gate import ScreenGate
 from headrace.gateway.sla_stream import until_sla
 from headrace.gateway.tenants.caller import Caller
 from headrace.gateway.tenants.callers import Callers
@@ -87,7 +85,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         scheduler: SchedulerLink,
         executors: ExecutorPool,
         gate: ScreenGate,
-        max_buffered_frames: int,
+        maker: Maker,
         max_failovers: int,
         background: Background,
         sla: SlaSettings,
@@ -97,14 +95,12 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> None:
         self._tracer = tracer
         self._meters = meters
-        self._preparer = preparer
         self._texts = texts
         self._admission = admission
         self._scheduler = scheduler
         self._executors = executors
         self._gate = gate
-        self._max_buffered_frames = max_buffered_frames
-        self._max_failovers = max_failovers
+        self._maker = maker
         self._background = background
         self._sla = sla
         self._callers = callers
@@ -152,17 +148,18 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             held.enter_context(self._admission.claim(wish.request_id))
             screening = held.enter_context(self._gate.screening(wish, caller.tenant, span))
             drawn = f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id
-            run = Run(wish, caller.tenant, drawn)
+            run = Run(wish, caller.tenant, drawn, request, to_frame(span.context).traceparent)
+            make = partial(self._maker.pieces, run, span, permit, partial(self._quotas.charge, caller), screening)
             if sla is None:
                 reader = held.enter_context(reading(held, self._longest_unread_s))
-                async for piece in self._pieces(run, caller, span, permit, screening, deadline, held):
+                async for piece in make(deadline, held):
                     reader.sending()
                     yield encode(wish.request_id, piece)
                     reader.took()
                 return
             span.promised(sla)
-            latest, its = self._background.latest(sla, arrived, deadline), held.pop_all()
-            self._background.start(run, self._pieces(run, caller, span, permit, screening, latest, its), its)
+            run.latest, its = self._background.latest(sla, arrived, deadline), held.pop_all()
+            self._background.start(run, make(run.latest, its), its)
             held.callback(run.abandon)
             stop = partial(_stop_unless_kept, run)
             reader = held.enter_context(reading(held, self._longest_unread_s, stop))
@@ -171,60 +168,23 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
                 yield response
                 reader.took()
 
-    async def _pieces(
-        self,
-        run: Run,
-        caller: Caller,
-        span: RequestSpan,
-        permit: Permit,
-        screening: Screening,
-        deadline: float | None,
-        held: ExitStack,
-    ) -> AsyncIterator[Piece]:
-        """Makes the answers: prepares, waits for a place, and relays what comes; `held` keeps what that takes."""
-        wish = run.wish
-        token_ids = await prepare(self._preparer, wish, span.parent, deadline)
-        sampling = fit(wish, len(token_ids))
-        permit.correct(len(token_ids) + sampling.n * sampling.max_tokens)
-        await self._quotas.charge(caller, permit.tokens)
-        generation = Generation(
-            request_id=wish.request_id,
-            wire_id=run.wire_id,
-            model=wish.model,
-            token_ids=token_ids,
-            sampling=sampling,
-            qos=QosClass.BATCH if run.kept else wish.qos,
-            precision=wish.precision,
-            tenant=run.tenant,
-            deadline=deadline,
-            trace=span.context,
-        )
-        relay = run.relay = Relay(
-            generation, self._answers(generation), self._max_buffered_frames, max_failovers=self._max_failovers
-        )
-        span.submitted(relay, generation)
-        screening.guards(relay)
-        if deadline is not None:
-            timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
-            held.callback(timer.cancel)
-        held.enter_context(attempts(relay, self._scheduler, self._executors, span.placed, span.lost))
-        while pieces := await relay.pieces():
-            await screening.passed(deadline)
-            span.progressed()
-            for piece in pieces:
-                if piece.usage is not None:
-                    piece.screen = await screening.finding()
-                yield piece
-        span.finished()
-
     async def AttachResult(
         self, request: pb.AttachResultRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.AttachResultResponse]:
-        """The pieces of an answer that went on, those to come too, and then what it failed with."""
-        caller, offset = self._caller(context), request.offset
-        async for piece in self._background.attach(caller.tenant, request.handle, offset):
-            offset += 1
-            yield pb.AttachResultResponse(piece=piece, next_offset=offset)
+        """The pieces of an answer that went on, those to come too, and then what it failed with.
+
+        One of its tenant's calls at once, like any other; a reader who takes nothing is cut off, the answer goes on.
+        """
+        with ExitStack() as held:
+            context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]
+            caller, offset = self._caller(context), request.offset
+            held.enter_context(self._quotas.place(caller))
+            reader = held.enter_context(reading(held, self._longest_unread_s))
+            async for piece in self._background.attach(caller.tenant, request.handle, offset):
+                offset += 1
+                reader.sending()
+                yield pb.AttachResultResponse(piece=piece, next_offset=offset)
+                reader.took()
 
     async def CancelResult(
         self, request: pb.CancelResultRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -292,13 +252,6 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
 
     def _caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
         return self._callers.caller(tuple(context.invocation_metadata() or ()))
-
-    def _answers(self, generation: Generation) -> list[Answer]:
-        sampling, model = generation.sampling, generation.model
-        end_token_ids = frozenset(sampling.stop_token_ids) | (
-            frozenset() if sampling.ignore_eos else frozenset(model.eos_token_ids)
-        )
-        return [Answer(self._texts.text_stream(model.name), sampling, end_token_ids) for _ in range(sampling.n)]
 
 
 def _stop_unless_kept(run: Run, cause: HeadraceError) -> None:

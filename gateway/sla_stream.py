@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
-from headrace.gateway.background import Background, Run
+from headrace.gateway.background import Background
 from headrace.gateway.codec import encode_partial
 from headrace.gateway.generation import TOKEN_BYTES, Usage
 from headrace.gateway.relay import deadline_missed
+from headrace.gateway.results.port import LONGEST_S
+from headrace.gateway.run import Run
 from headrace.gateway.sla import OnMiss, Sla
 
 LEAD_S = 0.025
@@ -25,7 +27,11 @@ async def until_sla(
     background: Background, run: Run, sla: Sla, arrived: float, deadline: float | None, span: Noting
 ) -> AsyncIterator[pb.GenerateResponse]:
     """Ends with the answer, or at the SLA as it says. Times are on the event loop's clock; raises DeadlineMissed, and
-    what the answer failed with."""
+    what the answer failed with.
+
+    Shortly before a partial answer only what is in the store is sent: what its handle says has been sent must be there
+    if the gateway dies the moment after.
+    """
     clock, made = asyncio.get_running_loop().time, run.log
     sent = tokens = 0
     unfinished = set(range(run.wish.sampling.n))
@@ -43,8 +49,10 @@ async def until_sla(
         due = sla.due(begun=bool(made.pieces)) if promised else None
         at = arrived + due[1] if due else None
         now = clock()
-        if at is not None and now >= at - LEAD_S and sla.on_miss is OnMiss.PARTIAL and not made.ended:
+        soon = at is not None and now >= at - LEAD_S and sla.on_miss is OnMiss.PARTIAL and not made.ended
+        if soon:
             background.prepare(run)
+            soon = not made.settled  # else there is no store to wait for
         if due and at is not None and now >= at and not made.ended:  # of a whole answer only the reader is late
             promised = False
             if sla.on_miss is OnMiss.CANCEL:
@@ -52,10 +60,11 @@ async def until_sla(
                 span.sla_missed(due[0], OnMiss.CANCEL.value)
                 run.stop(missed)
                 raise missed
-            there = len(made.pieces)
             handle = await background.keep(run) if sla.on_miss is OnMiss.PARTIAL else None
             span.sla_missed(due[0], (OnMiss.PARTIAL if handle else OnMiss.CONTINUE).value, handle or "")
             if handle:
+                await made.stored(sent - 1, clock() + LONGEST_S)
+                there = made.num_stored
                 while sent < there:
                     yield next_piece()
                 usage = Usage(run.prompt_tokens, tokens, run.relay.usage.cached_prompt_tokens if run.relay else 0)
@@ -65,7 +74,7 @@ async def until_sla(
                 return
         elif deadline is not None and now >= deadline:
             raise deadline_missed(tokens)
-        elif sent < len(made.pieces):
+        elif sent < (made.num_stored if soon else len(made.pieces)):
             yield next_piece()
         elif made.ended:
             if made.error is not None:
@@ -73,6 +82,5 @@ async def until_sla(
             return
         else:
             moments = [] if at is None else [at - LEAD_S, at]
-            await made.more(
-                sent, min((time for time in (*moments, deadline) if time is not None and time > now), default=None)
-            )
+            until = min((time for time in (*moments, deadline) if time is not None and time > now), default=None)
+            await (made.stored if soon else made.more)(sent, until)

@@ -1,7 +1,7 @@
 """Results in Redis, for several gateways: what one has stored, each of them finds.
 
-A result is a hash and a list of pieces. Sorted sets hold who runs (by when it counts as lost) and who has ended (by
-when it expires); leaving them decides, of several gateways, which one drops a result.
+A result is a hash, a list of pieces, and its request while it runs. Sorted sets hold who runs (by when its lease runs
+out) and who has ended (by when it expires); leaving them decides, of several gateways, which one drops a result.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class RedisStore:
     async def __aexit__(self, *_: object) -> None:
         await self._redis.aclose()
 
-    async def open(self, summary: Summary) -> None:
+    async def open(self, summary: Summary, request: bytes = b"", pieces: Sequence[bytes] = ()) -> None:
         async def work() -> None:
             await self._drop_expired(summary.created_s)
             while await self._redis.zcard(RUNNING) + await self._redis.zcard(ENDED) >= self._bounds.max_results:
@@ -54,6 +54,11 @@ class RedisStore:
                     )
             async with self._redis.pipeline(transaction=True) as batch:
                 batch.hset(_key(summary.handle), mapping=_hash(summary))
+                if request:
+                    batch.set(_request(summary.handle), request)
+                if pieces:
+                    batch.rpush(_pieces(summary.handle), *pieces)
+                batch.incrby(BYTES, summary.num_bytes)
                 batch.zadd(RUNNING, {summary.handle: summary.lost_s})
                 batch.zadd(_tenant(summary.tenant), {summary.handle: summary.created_s})
                 await batch.execute()
@@ -61,7 +66,14 @@ class RedisStore:
         await self._bounded(work)
 
     async def append(
-        self, handle: str, first: int, pieces: Sequence[bytes], num_tokens: int, lost_s: float, expires_s: float
+        self,
+        handle: str,
+        epoch: int,
+        first: int,
+        pieces: Sequence[bytes],
+        num_tokens: int,
+        lost_s: float,
+        expires_s: float,
     ) -> bool:
         def change(batch: Pipeline, there: Summary) -> None:
             new = pieces[max(0, there.num_pieces - first) :]
@@ -82,7 +94,7 @@ class RedisStore:
             batch.incrby(BYTES, num_bytes)
 
         async def work() -> bool:
-            if not await self._changed(handle, change):
+            if await self._changed(handle, epoch, change) is None:
                 return False
             while int(await self._redis.get(BYTES) or 0) > self._bounds.max_bytes:
                 if not await self._drop_oldest(time.time()):
@@ -91,14 +103,43 @@ class RedisStore:
 
         return await self._bounded(work)
 
-    async def close(self, handle: str, state: ResultState, reason: str, message: str, expires_s: float) -> bool:
+    async def close(
+        self, handle: str, epoch: int, state: ResultState, reason: str, message: str, expires_s: float
+    ) -> bool:
         def change(batch: Pipeline, there: Summary) -> None:
             ending = {"state": int(state), "reason": reason, "message": message, "expires_s": expires_s}
-            batch.hset(_key(handle), mapping=ending)
+            sizes = {"num_bytes": there.num_bytes - there.request_bytes, "request_bytes": 0}
+            batch.hset(_key(handle), mapping=ending | sizes)
+            batch.delete(_request(handle))
+            batch.decrby(BYTES, there.request_bytes)
             batch.zrem(RUNNING, handle)
             batch.zadd(ENDED, {handle: expires_s})
 
-        return await self._bounded(lambda: self._changed(handle, change))
+        async def work() -> bool:
+            return await self._changed(handle, epoch, change) is not None
+
+        return await self._bounded(work)
+
+    async def lost(self, now_s: float, most: int) -> list[Summary]:
+        async def work() -> list[Summary]:
+            return await self._summaries(await self._redis.zrangebyscore(RUNNING, "-inf", now_s, start=0, num=most))
+
+        return await self._bounded(work)
+
+    async def take(self, handle: str, epoch: int, now_s: float, lost_s: float, expires_s: float) -> bytes | None:
+        def change(batch: Pipeline, there: Summary) -> None:
+            batch.hset(_key(handle), mapping={"epoch": epoch + 1, "lost_s": lost_s, "expires_s": expires_s})
+            batch.zadd(RUNNING, {handle: lost_s})
+            batch.get(_request(handle))
+
+        async def work() -> bytes | None:
+            def lost(there: Summary) -> bool:
+                return there.state is ResultState.RUNNING and there.lost_s <= now_s
+
+            answers = await self._changed(handle, epoch, change, lost)
+            return None if answers is None else answers[-1]
+
+        return await self._bounded(work)
 
     async def find(self, handle: str) -> Summary | None:
         return await self._bounded(lambda: self._find(handle))
@@ -109,13 +150,16 @@ class RedisStore:
 
         return await self._bounded(work)
 
+    async def _summaries(self, handles: Sequence[bytes]) -> list[Summary]:
+        """Of those that are there."""
+        async with self._redis.pipeline(transaction=False) as batch:
+            for handle in handles:
+                batch.hgetall(_key(handle.decode()))
+            return [_summary(each) for each in await batch.execute() if each]
+
     async def list(self, tenant: str) -> list[Summary]:
         async def work() -> list[Summary]:
-            handles = [each.decode() for each in await self._redis.zrevrange(_tenant(tenant), 0, -1)]
-            async with self._redis.pipeline(transaction=False) as batch:
-                for handle in handles:
-                    batch.hgetall(_key(handle))
-                return [_summary(each) for each in await batch.execute() if each]
+            return await self._summaries(await self._redis.zrevrange(_tenant(tenant), 0, -1))
 
         return await self._bounded(work)
 
@@ -135,21 +179,28 @@ class RedisStore:
         values = await self._redis.hgetall(_key(handle))
         return _summary(values) if values else None
 
-    async def _changed(self, handle: str, change: Callable[[Pipeline, Summary], None]) -> bool:
-        """One transaction over what is there; False where it is gone, or goes meanwhile."""
+    async def _changed(
+        self,
+        handle: str,
+        epoch: int,
+        change: Callable[[Pipeline, Summary], None],
+        fits: Callable[[Summary], bool] = lambda there: True,
+    ) -> Sequence[Any] | None:
+        """One transaction over what is there, and its answers; None where it is gone, of another epoch, or does not
+        fit, also if that comes to be meanwhile."""
         while True:
             async with self._redis.pipeline(transaction=True) as batch:
                 await batch.watch(_key(handle))
                 values = await batch.hgetall(_key(handle))
-                if not values:
-                    return False
+                there = _summary(values) if values else None
+                if there is None or there.epoch != epoch or not fits(there):
+                    return None
                 batch.multi()
-                change(batch, _summary(values))
+                change(batch, there)
                 try:
-                    await batch.execute()
+                    return list(await batch.execute())
                 except WatchError:
                     continue
-                return True
 
     async def _drop_expired(self, now_s: float) -> None:
         for handle in await self._redis.zrangebyscore(ENDED, "-inf", now_s):
@@ -173,7 +224,7 @@ class RedisStore:
         async with self._redis.pipeline(transaction=True) as batch:
             batch.zrem(RUNNING, handle)
             batch.zrem(ENDED, handle)
-            batch.delete(_key(handle), _pieces(handle))
+            batch.delete(_key(handle), _pieces(handle), _request(handle))
             was_running, had_ended, _ = await batch.execute()
         if summary is not None and (was_running or had_ended):
             await self._redis.zrem(_tenant(summary.tenant), handle)
@@ -186,6 +237,10 @@ def _key(handle: str) -> str:
 
 def _pieces(handle: str) -> str:
     return f"{PREFIX}:{handle}:pieces"
+
+
+def _request(handle: str) -> str:
+    return f"{PREFIX}:{handle}:request"
 
 
 def _tenant(tenant: str) -> str:

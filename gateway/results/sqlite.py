@@ -19,7 +19,6 @@ from headrace.gateway.results.port import LONGEST_S, RETRY_AFTER_S, Bounds, Summ
 
 Given = TypeVar("Given")
 
-VERSION = 1
 BUSY_S = 2.0
 SCHEMA = """
 CREATE TABLE results (
@@ -46,6 +45,16 @@ CREATE TRIGGER dropped AFTER DELETE ON results BEGIN
     UPDATE totals SET num_results = num_results - 1, num_bytes = num_bytes - OLD.num_bytes;
 END;
 """
+TAKEOVERS = """
+ALTER TABLE results ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE results ADD COLUMN due_s REAL NOT NULL DEFAULT 0;
+ALTER TABLE results ADD COLUMN request_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE results ADD COLUMN trace TEXT NOT NULL DEFAULT '';
+CREATE INDEX by_loss ON results (lost_s) WHERE state = 1;
+CREATE TABLE requests (handle TEXT PRIMARY KEY REFERENCES results ON DELETE CASCADE, data BLOB NOT NULL) WITHOUT ROWID;
+"""
+STEPS = (SCHEMA, TAKEOVERS)
+"""What leads from each version of the file to the next, from the empty file on."""
 _COLUMNS = tuple(field.name for field in fields(Summary))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM results"
 _INSERT = f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
@@ -67,7 +76,7 @@ class SqliteStore:
         self._thread.submit(self._shut)
         self._thread.shutdown(wait=False)
 
-    async def open(self, summary: Summary) -> None:
+    async def open(self, summary: Summary, request: bytes = b"", pieces: Sequence[bytes] = ()) -> None:
         def write(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM results WHERE expires_s <= ?", (summary.created_s,))
             while db.execute("SELECT num_results FROM totals").fetchone()[0] >= self._bounds.max_results:
@@ -78,19 +87,28 @@ class SqliteStore:
                         retry_after_s=RETRY_AFTER_S,
                     )
             db.execute(_INSERT, [getattr(summary, name) for name in _COLUMNS])
+            db.execute("INSERT INTO requests VALUES (?, ?)", (summary.handle, request))
+            _add_pieces(db, summary.handle, 0, pieces)
 
         await self._do(write)
 
     async def append(
-        self, handle: str, first: int, pieces: Sequence[bytes], num_tokens: int, lost_s: float, expires_s: float
+        self,
+        handle: str,
+        epoch: int,
+        first: int,
+        pieces: Sequence[bytes],
+        num_tokens: int,
+        lost_s: float,
+        expires_s: float,
     ) -> bool:
         def write(db: sqlite3.Connection) -> bool:
-            row = db.execute("SELECT num_pieces FROM results WHERE handle = ?", (handle,)).fetchone()
+            owned = "SELECT num_pieces FROM results WHERE handle = ? AND epoch = ?"
+            row = db.execute(owned, (handle, epoch)).fetchone()
             if row is None:
                 return False
             new = pieces[max(0, row[0] - first) :]
-            numbered = enumerate(new, max(first, row[0]))
-            db.executemany("INSERT INTO pieces VALUES (?, ?, ?)", ((handle, number, data) for number, data in numbered))
+            _add_pieces(db, handle, max(first, row[0]), new)
             db.execute(
                 "UPDATE results SET num_pieces = num_pieces + ?, num_tokens = ?, num_bytes = num_bytes + ?,"
                 " lost_s = ?, expires_s = ? WHERE handle = ?",
@@ -103,10 +121,41 @@ class SqliteStore:
 
         return await self._do(write)
 
-    async def close(self, handle: str, state: ResultState, reason: str, message: str, expires_s: float) -> bool:
-        update = "UPDATE results SET state = ?, reason = ?, message = ?, expires_s = ? WHERE handle = ?"
-        values = (state, reason, message, expires_s, handle)
-        return await self._do(lambda db: db.execute(update, values).rowcount > 0)
+    async def close(
+        self, handle: str, epoch: int, state: ResultState, reason: str, message: str, expires_s: float
+    ) -> bool:
+        def write(db: sqlite3.Connection) -> bool:
+            closed = db.execute(
+                "UPDATE results SET state = ?, reason = ?, message = ?, expires_s = ?,"
+                " num_bytes = num_bytes - request_bytes, request_bytes = 0 WHERE handle = ? AND epoch = ?",
+                (state, reason, message, expires_s, handle, epoch),
+            )
+            if closed.rowcount > 0:
+                db.execute("DELETE FROM requests WHERE handle = ?", (handle,))
+            return closed.rowcount > 0
+
+        return await self._do(write)
+
+    async def lost(self, now_s: float, most: int) -> list[Summary]:
+        if not self._path.exists():
+            return []  # nothing has been kept yet, and looking makes no file
+        select = f"{_SELECT} WHERE state = {int(ResultState.RUNNING)} AND lost_s <= ? ORDER BY lost_s LIMIT ?"
+        rows = await self._do(lambda db: db.execute(select, (now_s, most)).fetchall())
+        return [_summary(row) for row in rows]
+
+    async def take(self, handle: str, epoch: int, now_s: float, lost_s: float, expires_s: float) -> bytes | None:
+        def write(db: sqlite3.Connection) -> bytes | None:
+            taken = db.execute(
+                "UPDATE results SET epoch = epoch + 1, lost_s = ?, expires_s = ?"
+                " WHERE handle = ? AND epoch = ? AND state = ? AND lost_s <= ?",
+                (lost_s, expires_s, handle, epoch, ResultState.RUNNING, now_s),
+            )
+            if not taken.rowcount:
+                return None
+            row = db.execute("SELECT data FROM requests WHERE handle = ?", (handle,)).fetchone()
+            return bytes(row[0]) if row else b""
+
+        return await self._do(write)
 
     async def find(self, handle: str) -> Summary | None:
         row = await self._do(lambda db: db.execute(f"{_SELECT} WHERE handle = ?", (handle,)).fetchone())
@@ -153,14 +202,14 @@ class SqliteStore:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("BEGIN IMMEDIATE")  # of several gateways that start at once one makes the tables
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            for statement in _statements(SCHEMA):
+        for step in STEPS[version:]:
+            for statement in _statements(step):
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute(f"PRAGMA user_version = {max(version, len(STEPS))}")
         db.execute("COMMIT")
-        if version not in (0, VERSION):
+        if version > len(STEPS):
             db.close()
-            raise sqlite3.DatabaseError(f"the file is of version {version}, not {VERSION}")
+            raise sqlite3.DatabaseError(f"the file is of version {version}, not {len(STEPS)}")
         return db
 
     def _shut(self) -> None:
@@ -179,10 +228,16 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
+def _add_pieces(db: sqlite3.Connection, handle: str, first: int, pieces: Sequence[bytes]) -> None:
+    numbered = enumerate(pieces, first)
+    db.executemany("INSERT INTO pieces VALUES (?, ?, ?)", ((handle, number, data) for number, data in numbered))
+
+
 def _drop_oldest(db: sqlite3.Connection, now_s: float) -> bool:
-    """The one that has ended or is lost and would expire first. False where all of them run."""
-    oldest = "SELECT handle FROM results WHERE state != ? OR lost_s <= ? ORDER BY expires_s LIMIT 1"
-    dropped = db.execute(f"DELETE FROM results WHERE handle = ({oldest})", (ResultState.RUNNING, now_s))
+    """The one that has ended and would expire first, else one that is lost. False where all of them run."""
+    running = int(ResultState.RUNNING)
+    oldest = f"SELECT handle FROM results WHERE state != {running} OR lost_s <= ? ORDER BY state = {running}, expires_s"
+    dropped = db.execute(f"DELETE FROM results WHERE handle = ({oldest} LIMIT 1)", (now_s,))
     return dropped.rowcount > 0
 
 

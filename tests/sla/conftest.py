@@ -2,12 +2,16 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from headrace.client import AsyncClient
+from headrace.gateway.app import start
 
 _FILE = Path(__file__).parent.parent / "gateway" / "conftest.py"
 
@@ -42,3 +46,21 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Abst
 def until() -> Any:
     """`await until(condition)` fails the test if the condition does not come true."""
     return _gateway_world().eventually
+
+
+@pytest.fixture
+def beside() -> Callable[..., AbstractAsyncContextManager[AsyncClient]]:
+    """`beside(world, ttl_s=…)`: a client of another gateway with the world's scheduler, executor and store."""
+
+    @asynccontextmanager
+    async def open_another(world: Any, **results: Any) -> AsyncIterator[AsyncClient]:
+        kept = world.settings.results.model_copy(update=results)
+        settings, texts = world.settings.model_copy(update={"results": kept}), _gateway_world().ByteTexts()
+        tracer = TracerProvider().get_tracer("another")
+        async with (
+            start(settings, tracer, world.preparer, texts) as handle,
+            AsyncClient(handle.address, retries=0) as client,
+        ):
+            yield client
+
+    return open_another

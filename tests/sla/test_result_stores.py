@@ -1,11 +1,15 @@
 """Both stores keep the same promises: pieces in order, bounds, tenants, times."""
 
 import asyncio
+import os
 import shutil
 import socket
+import sqlite3
 import subprocess
+import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,7 @@ from headrace.core.errors import Overloaded, Unavailable
 from headrace.core.result_state import ResultState
 from headrace.gateway.results.port import Bounds, ResultStore, Summary
 from headrace.gateway.results.redis import RedisStore
-from headrace.gateway.results.sqlite import SqliteStore
+from headrace.gateway.results.sqlite import SCHEMA, SqliteStore
 
 START_S = 20
 Make = Callable[..., ResultStore]
@@ -30,8 +34,9 @@ def summary(handle: str, now_s: float = 0.0, tenant: str = "a", lost_s: float = 
 
 @contextmanager
 def redis_server(folder: Path) -> Iterator[int]:
-    """Its port. Skips where none is installed."""
-    program = shutil.which("redis-server")
+    """Its port. Skips where none is installed: the one that comes with the dev group is made for few platforms."""
+    scripts = sysconfig.get_path("scripts")
+    program = shutil.which("redis-server", path=f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if program is None:
         pytest.skip("no redis-server is installed: apt-get install redis-server")
     with socket.socket() as probe:
@@ -87,15 +92,15 @@ async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 async def test_pieces_come_back_in_order_from_any_number_on(make: Make) -> None:
     store = make()
     await store.open(summary("h"))
-    assert await store.append("h", 0, [b"0", b"1"], 2, 2e9, 3e9)
-    assert await store.append("h", 2, [b"", b"3\x00"], 5, 2e9, 3e9)
+    assert await store.append("h", 0, 0, [b"0", b"1"], 2, 2e9, 3e9)
+    assert await store.append("h", 0, 2, [b"", b"3\x00"], 5, 2e9, 3e9)
     assert await store.append(
-        "h", 2, [b"", b"3\x00", b"4"], 6, 2.5e9, 3.5e9
+        "h", 0, 2, [b"", b"3\x00", b"4"], 6, 2.5e9, 3.5e9
     )  # what is there already is not there twice
     for first in range(6):
         assert await store.read("h", first, 100) == [b"0", b"1", b"", b"3\x00", b"4"][first:]
     assert await store.read("h", 1, 2) == [b"1", b""]
-    assert await store.close("h", ResultState.FAILED, "ENGINE_FAULT", "broke — ü", 4e9)
+    assert await store.close("h", 0, ResultState.FAILED, "ENGINE_FAULT", "broke — ü", 4e9)
     found = await store.find("h")
     assert found == Summary(
         "h", "a", "request h", "bytes", 0.0, 2.5e9, 4e9, ResultState.FAILED, 5, 6, 5, "ENGINE_FAULT", "broke — ü"
@@ -106,10 +111,10 @@ async def test_pieces_come_back_in_order_from_any_number_on(make: Make) -> None:
 async def test_what_is_gone_takes_nothing_more(make: Make) -> None:
     store = make()
     await store.open(summary("h"))
-    await store.append("h", 0, [b"0"], 1, 2e9, 3e9)
+    await store.append("h", 0, 0, [b"0"], 1, 2e9, 3e9)
     await store.drop("h")
-    assert not await store.append("h", 1, [b"1"], 2, 2e9, 3e9)
-    assert not await store.close("h", ResultState.FINISHED, "", "", 3e9)
+    assert not await store.append("h", 0, 1, [b"1"], 2, 2e9, 3e9)
+    assert not await store.close("h", 0, ResultState.FINISHED, "", "", 3e9)
     assert await store.find("h") is None
     assert await store.read("h", 0, 10) == []
     assert await store.list("a") == []
@@ -131,8 +136,8 @@ async def test_the_oldest_that_has_ended_makes_room_and_never_one_that_runs(make
         await store.open(summary(f"h{number}", float(number)))
     with pytest.raises(Overloaded, match="3 results are being made"):
         await store.open(summary("more"))
-    await store.close("h2", ResultState.FINISHED, "", "", 100.0)
-    await store.close("h1", ResultState.FINISHED, "", "", 200.0)
+    await store.close("h2", 0, ResultState.FINISHED, "", "", 100.0)
+    await store.close("h1", 0, ResultState.FINISHED, "", "", 200.0)
     await store.open(summary("h3"))
     assert sorted(each.handle for each in await store.list("a")) == ["h0", "h1", "h3"]
     await store.open(summary("h4"))
@@ -145,25 +150,25 @@ async def test_bytes_are_bounded_too(make: Make) -> None:
     store = make(max_bytes=10)
     for handle in ("old", "new", "runs"):
         await store.open(summary(handle))
-    await store.append("old", 0, [b"1234"], 1, 2e9, 3e9)
-    await store.append("new", 0, [b"1234"], 1, 2e9, 3e9)
-    await store.close("old", ResultState.FINISHED, "", "", 2e9)
-    await store.close("new", ResultState.FINISHED, "", "", 2.1e9)
-    assert await store.append("runs", 0, [b"123"], 1, 2e9, 3e9)  # 11 bytes: the oldest goes
+    await store.append("old", 0, 0, [b"1234"], 1, 2e9, 3e9)
+    await store.append("new", 0, 0, [b"1234"], 1, 2e9, 3e9)
+    await store.close("old", 0, ResultState.FINISHED, "", "", 2e9)
+    await store.close("new", 0, ResultState.FINISHED, "", "", 2.1e9)
+    assert await store.append("runs", 0, 0, [b"123"], 1, 2e9, 3e9)  # 11 bytes: the oldest goes
     assert sorted(each.handle for each in await store.list("a")) == ["new", "runs"]
-    assert await store.append("runs", 1, [b"x" * 20], 2, 2e9, 3e9)  # over the bound by itself: it runs, so it stays
+    assert await store.append("runs", 0, 1, [b"x" * 20], 2, 2e9, 3e9)  # over the bound by itself: it runs, so it stays
     assert [each.handle for each in await store.list("a")] == ["runs"]
-    assert await store.append("runs", 2, [b"y"], 3, 2e9, 3e9)
+    assert await store.append("runs", 0, 2, [b"y"], 3, 2e9, 3e9)
     assert len(await store.read("runs", 0, 10)) == 3
 
 
 async def test_the_expired_go_and_the_lost_count_as_ended(make: Make) -> None:
     store = make(max_results=2)
     await store.open(summary("ended"))
-    await store.close("ended", ResultState.FINISHED, "", "", 50.0)
+    await store.close("ended", 0, ResultState.FINISHED, "", "", 50.0)
     await store.open(summary("lost", lost_s=60.0, expires_s=160.0))
-    assert (await store.find("lost")).at(59.0).state is ResultState.RUNNING  # type: ignore[union-attr]
-    assert (await store.find("lost")).at(60.0).state is ResultState.LOST  # type: ignore[union-attr]
+    assert (await store.find("lost")).at(59.0, 3).state is ResultState.RUNNING  # type: ignore[union-attr]
+    assert (await store.find("lost")).at(60.0, 3).state is ResultState.LOST  # type: ignore[union-attr]
     await store.open(summary("first", now_s=50.0))
     assert sorted(each.handle for each in await store.list("a")) == ["first", "lost"]
     await store.open(summary("second", now_s=61.0))
@@ -175,14 +180,122 @@ async def test_the_expired_go_and_the_lost_count_as_ended(make: Make) -> None:
     assert [each.handle for each in await store.list("a")] == ["fourth"]
 
 
+def lost(handle: str, lost_s: float = 60.0, **more: Any) -> Summary:
+    return Summary(handle, "a", "r", "bytes", 0.0, lost_s, 2e9, due_s=1e9, **more)
+
+
+async def test_what_was_asked_is_there_for_who_takes_it_over(make: Make) -> None:
+    store = make()
+    asked = lost("h", num_pieces=2, num_tokens=2, num_bytes=9, request_bytes=7, trace="00-1-2-01")
+    await store.open(asked, b"request", [b"0", b"1"])
+    assert await store.find("h") == asked
+    assert await store.read("h", 0, 10) == [b"0", b"1"]
+    assert await store.lost(59.0, 10) == []
+    assert await store.lost(60.0, 10) == [asked]
+    assert await store.take("h", 0, 59.0, 90.0, 2e9) is None  # its gateway still has it
+    assert await store.take("h", 1, 60.0, 90.0, 2e9) is None  # of an epoch that has not come
+    assert await store.take("h", 0, 60.0, 90.0, 2.1e9) == b"request"
+    assert await store.lost(89.0, 10) == []
+    assert await store.take("h", 0, 60.0, 90.0, 2e9) is None
+    found = await store.find("h")
+    assert found is not None
+    assert (found.epoch, found.lost_s, found.expires_s, found.num_pieces) == (1, 90.0, 2.1e9, 2)
+
+
+async def test_who_was_there_before_writes_nothing_more(make: Make) -> None:
+    store = make()
+    await store.open(lost("h", num_bytes=7, request_bytes=7), b"request")
+    assert await store.append("h", 0, 0, [b"0"], 1, 60.0, 2e9)
+    assert await store.take("h", 0, 60.0, 90.0, 2e9) == b"request"
+    assert not await store.append("h", 0, 1, [b"from before"], 2, 2e9, 3e9)
+    assert not await store.close("h", 0, ResultState.FINISHED, "", "", 3e9)
+    assert await store.append("h", 1, 1, [b"1"], 2, 2e9, 3e9)
+    assert await store.close("h", 1, ResultState.FINISHED, "", "", 3e9)
+    assert await store.read("h", 0, 10) == [b"0", b"1"]
+    assert await store.take("h", 1, 2.5e9, 2.6e9, 3e9) is None  # it has ended
+    found = await store.find("h")
+    assert found is not None
+    assert (found.state, found.num_bytes, found.request_bytes) == (ResultState.FINISHED, 2, 0)
+
+
+async def test_of_all_who_try_one_takes_it(make: Make) -> None:
+    stores = [make() for _ in range(4)]
+    for number in range(8):
+        await stores[0].open(lost(f"h{number}", num_bytes=1, request_bytes=1), b"r")
+    for number in range(8):
+        tries = [store.take(f"h{number}", 0, 60.0, 90.0, 2e9) for store in stores * 2]
+        assert [each for each in await asyncio.gather(*tries) if each is not None] == [b"r"]
+
+
+async def test_the_oldest_lost_come_first_and_not_too_many(make: Make) -> None:
+    store = make()
+    for number in (3, 1, 2):
+        await store.open(lost(f"h{number}", float(number)))
+    await store.open(lost("ended", 0.5))
+    await store.close("ended", 0, ResultState.FINISHED, "", "", 2e9)
+    assert [each.handle for each in await store.lost(10.0, 2)] == ["h1", "h2"]
+
+
+async def test_the_request_counts_while_it_is_there(make: Make) -> None:
+    store = make(max_bytes=10)
+    await store.open(summary("old"))
+    await store.append("old", 0, 0, [b"1234"], 1, 2e9, 3e9)
+    await store.close("old", 0, ResultState.FINISHED, "", "", 2e9)
+    await store.open(Summary("h", "a", "r", "m", 0.0, 2e9, 3e9, num_bytes=6, request_bytes=6), b"asked!")
+    assert await store.append("h", 0, 0, [b"x"], 1, 2e9, 3e9)  # 11 bytes: the oldest goes
+    assert [each.handle for each in await store.list("a")] == ["h"]
+    await store.close("h", 0, ResultState.FINISHED, "", "", 2e9)
+    await store.open(summary("more"))
+    assert await store.append("more", 0, 0, [b"x" * 9], 1, 2e9, 3e9)  # 10 bytes
+    assert sorted(each.handle for each in await store.list("a")) == ["h", "more"]
+
+
+async def test_a_file_of_the_first_version_is_gone_on_with(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "results.db") as db:
+        db.executescript(SCHEMA)
+        db.execute("INSERT INTO results VALUES ('h', 'a', 'r', 'm', 0, 60, 2e9, 1, 1, 1, 1, '', '')")
+        db.execute("INSERT INTO pieces VALUES ('h', 0, '0')")
+        db.execute("PRAGMA user_version = 1")
+    async with SqliteStore(tmp_path / "results.db", Bounds(10, 100)) as store:
+        (there,) = await store.list("a")
+        assert (there.state, there.at(61.0, 3).state) == (
+            ResultState.RUNNING,
+            ResultState.LOST,
+        )  # nothing to go on with
+        assert await store.append("h", 0, 1, [b"1"], 2, 2e9, 3e9)
+        await store.open(lost("new", request_bytes=1, num_bytes=1), b"r")
+        assert await store.take("new", 0, 60.0, 90.0, 2e9) == b"r"
+    async with SqliteStore(tmp_path / "results.db", Bounds(10, 100)) as store:
+        assert len(await store.list("a")) == 2
+
+
+async def test_looking_makes_no_file(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "results.db", Bounds(10, 100)) as store:
+        assert await store.lost(1.0, 10) == []
+    assert not (tmp_path / "results.db").exists()
+
+
+def test_it_is_lost_only_if_nobody_goes_on_with_it() -> None:
+    there = lost("h", request_bytes=1)
+    for now_s, most, seen in [
+        (59.0, 0, ResultState.RUNNING),
+        (60.0, 3, ResultState.RUNNING),
+        (60.0, 0, ResultState.LOST),
+        (1e9, 3, ResultState.LOST),
+    ]:
+        assert there.at(now_s, most).state is seen
+    assert replace(there, epoch=3).at(60.0, 3).state is ResultState.LOST
+    assert replace(there, request_bytes=0).at(60.0, 3).state is ResultState.LOST
+
+
 async def test_two_gateways_write_at_once(make: Make) -> None:
     stores = [make(), make()]
 
     async def one(store: ResultStore, handle: str) -> None:
         await store.open(summary(handle))
         for number in range(20):
-            assert await store.append(handle, number, [bytes([number])], number, 2e9, 3e9)
-        assert await store.close(handle, ResultState.FINISHED, "", "", 3e9)
+            assert await store.append(handle, 0, number, [bytes([number])], number, 2e9, 3e9)
+        assert await store.close(handle, 0, ResultState.FINISHED, "", "", 3e9)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(6):

@@ -13,11 +13,12 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.model import ModelInfo
 from headrace.core.request import FinishReason, Precision, QosClass, Sampling
 from headrace.core.result_state import ResultState
-from headrace.gateway.background import Background, Run
+from headrace.gateway.background import Background
 from headrace.gateway.generation import Piece, Usage, Wish
 from headrace.gateway.results.log import ResultLog
 from headrace.gateway.results.port import Bounds, Summary
 from headrace.gateway.results.sqlite import SqliteStore
+from headrace.gateway.run import Run
 from headrace.gateway.sla import OnMiss, Sla, resolve
 from headrace.gateway.sla_stream import until_sla
 
