@@ -209,6 +209,24 @@ class ScreenRule(_Section):
     policy: ScreenPolicy
 
 
+class OutputCheckSettings(_Section):
+    """The check of answers while they are made. To block it holds text back until its windows have passed."""
+
+    policy: ScreenPolicy = ScreenPolicy.OFF
+    check: str = Field("", description="an entry point of the group headrace.output_checks")
+    window_chars: int = Field(512, ge=1, description="of text, judged at a time")
+    stride_chars: int = Field(128, ge=1, description="from one window's begin to the next one's")
+    budget_ms: int = Field(2_000, ge=1, description="longest wait for a verdict")
+    on_timeout: str = Field("closed", pattern="^(open|closed)$", description="without a verdict: let pass, or refuse")
+    threads: int = Field(1, ge=1, le=64, description="requests checked at a time")
+
+    @model_validator(mode="after")
+    def _overlapping(self) -> Self:
+        if self.stride_chars > self.window_chars:
+            raise ValueError("stride_chars is over window_chars: text between two windows would not be looked at")
+        return self
+
+
 class ScreenSettings(_Section):
     """The screen of prompts. The first rule that fits a request counts, else `policy`."""
 
@@ -220,6 +238,7 @@ class ScreenSettings(_Section):
     threads: int = Field(1, ge=1, le=64, description="batches judged at a time")
     max_batch: int = Field(4, ge=1, le=256, description="windows of a batch")
     max_waiting: int = Field(1_024, ge=1, description="requests that wait for a verdict")
+    output: OutputCheckSettings = OutputCheckSettings()
 
     @property
     def used(self) -> bool:

@@ -19,6 +19,7 @@ from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.kserve import app as kserve
 from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
+from headrace.gateway.output_check import open_output_checks
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.results.opening import open_store
 from headrace.gateway.scheduler_link import SchedulerLink
@@ -28,6 +29,7 @@ from headrace.gateway.takeover import Takeovers
 from headrace.gateway.tenants.callers import Callers
 from headrace.gateway.tenants.quotas import Quotas
 from headrace.gateway.tenants.windows import open_windows
+from headrace.models.repository import Repository
 
 SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name, kserve.SERVICE)
 
@@ -65,6 +67,7 @@ async def start(
             await handle.set_ready(up)
 
     async with (
+        open_output_checks(settings.screen.output, Repository(settings.models.home)) as checks,
         open_store(settings.results, settings.models.home) as store,
         open_windows(settings.tenants) as windows,
         asyncio.TaskGroup() as tasks,
@@ -86,6 +89,7 @@ async def start(
             executors,
             settings.gateway.max_buffered_frames,
             settings.gateway.max_failovers,
+            checks,
         )
         takeovers = Takeovers(
             store, settings.results, background, maker, admission, gate, texts, tracer, meters, lambda: linked

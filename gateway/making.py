@@ -11,6 +11,7 @@ from headrace.gateway.attempts import attempts
 from headrace.gateway.codec import fit
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.generation import Generation, Piece
+from headrace.gateway.output_check import OutputChecks
 from headrace.gateway.ports import Preparer, TextModels
 from headrace.gateway.preparation import prepare
 from headrace.gateway.relay import Relay
@@ -31,6 +32,7 @@ class Maker:
         executors: ExecutorPool,
         max_buffered_frames: int,
         max_failovers: int,
+        checks: OutputChecks,
     ) -> None:
         self._preparer = preparer
         self._texts = texts
@@ -38,6 +40,7 @@ class Maker:
         self._executors = executors
         self._max_buffered_frames = max_buffered_frames
         self._max_failovers = max_failovers
+        self._checks = checks
 
     async def pieces(
         self,
@@ -82,12 +85,16 @@ class Maker:
             timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
             held.callback(timer.cancel)
         held.enter_context(attempts(relay, self._scheduler, self._executors, span.placed, span.lost))
+        watch = self._checks.watch(sampling.n, max(map(len, sampling.stop), default=0), run.known)
         while pieces := await relay.pieces():
             await screening.passed(deadline)
-            span.progressed()
+            if watch is not None:
+                pieces = await watch.passed(pieces)
+            if pieces:
+                span.progressed()
             for piece in pieces:
                 if piece.usage is not None:
-                    piece.screen = await screening.finding()
+                    piece.screen = await screening.finding() or (watch.finding if watch is not None else None)
                 yield piece
         span.finished()
 
