@@ -9,7 +9,6 @@ from headrace.gateway.kserve import catalogue as names
 _FIELDS = {
     "model": "model_name",
     "request_id": "id",
-    "text": names.TEXT_INPUT,
     "tokens.token_ids": names.INPUT_IDS,
     "texts": names.TEXT,
     "pooling": "parameters.pooling",
