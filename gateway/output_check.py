@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from importlib.metadata import entry_points
 from typing import Protocol
 
+from headrace.chassis import plugins
 from headrace.chassis.config import OutputCheckSettings
-from headrace.core.errors import ConfigError, ScreenRejected, Unavailable
+from headrace.core.errors import ScreenRejected, Unavailable
 from headrace.core.screening import ScreenPolicy, Verdict, worst
 from headrace.gateway.generation import Known, Piece
 from headrace.models.repository import Repository
@@ -141,11 +141,7 @@ async def open_output_checks(settings: OutputCheckSettings, repository: Reposito
     """The check that the settings name, with its threads. Raises ConfigError for a name that nobody offers."""
     check: OutputCheck | None = None
     if settings.policy is not ScreenPolicy.OFF:
-        offered = {point.name: point for point in entry_points(group=GROUP)}
-        if settings.check not in offered:
-            there = ", ".join(sorted(offered)) or "none"
-            raise ConfigError(f"screen.output.check is {settings.check!r}; there are: {there}")
-        load = offered[settings.check].load()
+        load = plugins.load(GROUP, settings.check, "screen.output.check")
         check = await asyncio.to_thread(load, repository, settings.threads)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="output-check")
     try:
