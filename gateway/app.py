@@ -58,13 +58,12 @@ async def start(
     meters, admission = GatewayMeters(metrics or Metrics("gateway")), Admission(settings.gateway)
     callers = Callers(settings.tenants)
 
-    linked = False
-
     async def report(up: bool) -> None:
-        nonlocal linked
-        linked = up
         if handle is not None:
             await handle.set_ready(up)
+
+    def ready() -> bool:
+        return handle is not None and handle.health.ready
 
     async with (
         open_output_checks(settings.screen.output, Repository(settings.models.home)) as checks,
@@ -91,9 +90,7 @@ async def start(
             settings.gateway.max_failovers,
             checks,
         )
-        takeovers = Takeovers(
-            store, settings.results, background, maker, admission, gate, texts, tracer, meters, lambda: linked
-        )
+        takeovers = Takeovers(store, settings.results, background, maker, admission, gate, texts, tracer, meters, ready)
         service = GatewayService(
             tracer,
             meters,
@@ -124,9 +121,7 @@ async def start(
             door.register(server)
 
         async with (
-            kserve.open_door(
-                settings, service, texts, callers, tracer, lambda: handle is not None and handle.health.ready
-            ) as door,
+            kserve.open_door(settings, service, texts, callers, tracer, ready) as door,
             serve(settings.gateway.listen, settings.transport, register, SERVICES) as server,
         ):
             handle = server

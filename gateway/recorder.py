@@ -6,6 +6,7 @@ import secrets
 import time
 
 from headrace.chassis.config import ResultsSettings
+from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import Draining, HeadraceError
 from headrace.core.result_state import ResultState
 from headrace.gateway.codec import accepted
@@ -19,17 +20,18 @@ LAST_TRIES = 30
 """How often the end of an answer is tried to be stored, once a progress_s, before it is given up."""
 
 
+def lease(settings: ResultsSettings, now_s: float) -> tuple[float, float]:
+    """When a result that is stored now counts as lost unless it is stored again, and when it is dropped then."""
+    lost_s = now_s + settings.progress_s + settings.lost_after_s
+    return lost_s, lost_s + settings.ttl_s
+
+
 class Recorder:
     """Of all of this gateway's runs."""
 
     def __init__(self, store: ResultStore, settings: ResultsSettings) -> None:
         self._store = store
         self._settings = settings
-
-    def until(self, now_s: float) -> tuple[float, float]:
-        """When a result that is stored now counts as lost unless it is stored again, and when it is dropped then."""
-        lost_s = now_s + self._settings.progress_s + self._settings.lost_after_s
-        return lost_s, lost_s + self._settings.ttl_s
 
     async def open(self, run: Run) -> str:
         """The handle under which it is stored from now on, with what there is of it. Raises Overloaded, Unavailable."""
@@ -45,13 +47,13 @@ class Recorder:
             run.wish.request_id,
             run.wish.model.name,
             now_s,
-            *self.until(now_s),
+            *lease(self._settings, now_s),
             num_pieces=len(pieces),
             num_tokens=made.num_tokens,
             num_bytes=len(request) + sum(map(len, pieces)),
             due_s=now_s + left_s,
             request_bytes=len(request),
-            trace=run.trace,
+            trace="" if run.trace is None else to_frame(run.trace).traceparent,
         )
         await self._store.open(summary, request, pieces)
         made.store(len(pieces))
@@ -79,7 +81,7 @@ class Recorder:
     async def _write(self, handle: str, epoch: int, run: Run, ended: bool) -> bool:
         made, now_s = run.log, time.time()
         first, count = made.num_stored, len(made.pieces)
-        lost_s, expires_s = self.until(now_s)
+        lost_s, expires_s = lease(self._settings, now_s)
         if ended and isinstance(made.error, Draining):
             lost_s = now_s  # whoever is there takes it over at once
         pieces = [piece.SerializeToString() for piece in made.pieces[first:count]]

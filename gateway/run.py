@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 
+from opentelemetry.trace import SpanContext
+
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.chassis.interceptors import as_error
 from headrace.core.errors import Draining, HeadraceError
@@ -15,7 +17,7 @@ from headrace.gateway.results.log import ResultLog
 
 class Run:
     """`relay` is there once its prompt has been prepared. `request` is what was asked, for whoever may have to go on
-    with it, `trace` its call's traceparent, and `latest` when it is of no use any more, on the event loop's clock.
+    with it, `trace` its call's span, and `latest` when it is of no use any more, on the event loop's clock.
 
     One that was begun by another gateway has `known`, and those pieces in its log.
     """
@@ -26,7 +28,7 @@ class Run:
         tenant: str,
         wire_id: str,
         request: pb.GenerateRequest | None = None,
-        trace: str = "",
+        trace: SpanContext | None = None,
         latest: float | None = None,
         known: Known | None = None,
         log: ResultLog[pb.GenerateResponse] | None = None,

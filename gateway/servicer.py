@@ -16,7 +16,6 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.chassis import signals
 from headrace.chassis.config import SlaSettings
-from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import HeadraceError
 from headrace.core.request import DEFAULT_MAX_TOKENS
 from headrace.gateway.admission import Admission
@@ -148,7 +147,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             held.enter_context(self._admission.claim(wish.request_id))
             screening = held.enter_context(self._gate.screening(wish, caller.tenant, span))
             drawn = f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id
-            run = Run(wish, caller.tenant, drawn, request, to_frame(span.context).traceparent)
+            run = Run(wish, caller.tenant, drawn, request, span.context)
             make = partial(self._maker.pieces, run, span, permit, partial(self._quotas.charge, caller), screening)
             if sla is None:
                 reader = held.enter_context(reading(held, self._longest_unread_s))

@@ -24,7 +24,7 @@ from headrace.gateway.generation import TOKEN_BYTES, Known
 from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import TextModels
-from headrace.gateway.recorder import Recorder
+from headrace.gateway.recorder import lease
 from headrace.gateway.request_span import request_span
 from headrace.gateway.results.log import ResultLog
 from headrace.gateway.results.port import ResultStore, Summary
@@ -54,7 +54,6 @@ class Takeovers:
         can_serve: Callable[[], bool],
     ) -> None:
         self._store = store
-        self._recorder = Recorder(store, settings)
         self._settings = settings
         self._background = background
         self._maker = maker
@@ -93,7 +92,7 @@ class Takeovers:
             except HeadraceError as error:
                 log.info("result %s is left to other gateways: %s", lost.handle, error.message)
                 return
-            request = await self._store.take(lost.handle, lost.epoch, now_s, *self._recorder.until(now_s))
+            request = await self._store.take(lost.handle, lost.epoch, now_s, *lease(self._settings, now_s))
             if request is None:
                 return
             epoch = lost.epoch + 1
