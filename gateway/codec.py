@@ -178,13 +178,18 @@ def encode_model(info: ModelInfo, ready: bool) -> pb.Model:
     )
 
 
-def model_of(name: str, texts: TextModels, kind: str) -> ModelInfo:
-    """The model of that name. Raises ModelNotFound, InvalidRequest where it is of another kind."""
+def model_named(name: str, texts: TextModels) -> ModelInfo:
+    """Raises ModelNotFound."""
     if len(name) > MAX_NAME_CHARS:  # never echoed: it would not fit into a status
         raise ModelNotFound(
             f"no model has a name of {len(name)} characters", field="model", limit=f"{MAX_NAME_CHARS} characters"
         )
-    info = texts.info(name)
+    return texts.info(name)
+
+
+def model_of(name: str, texts: TextModels, kind: str) -> ModelInfo:
+    """The model of that name. Raises ModelNotFound, InvalidRequest where it is of another kind."""
+    info = model_named(name, texts)
     if info.kind != kind:
         cannot = "generate" if kind == "decoder" else "encode"
         raise InvalidRequest(f"model {name!r} is of kind {info.kind} and does not {cannot}", field="model", limit=kind)

@@ -13,6 +13,15 @@ from headrace.core.errors import Overloaded
 RETRY_AFTER_S = 1.0
 
 
+def unread(longest_s: float) -> Overloaded:
+    """What cuts a reader off."""
+    return Overloaded(
+        f"the reader took nothing for {longest_s:g} s",
+        limit=f"{longest_s:g} s unread",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
 class Reader:
     """`sending` before each piece, `took` once it is gone; in between the caller is waited for."""
 
@@ -40,11 +49,7 @@ class Reader:
         if now < due:
             self.timer = self._loop.call_at(due, self._look)
             return
-        self._cut = Overloaded(
-            f"the reader took nothing for {self._longest_s:g} s",
-            limit=f"{self._longest_s:g} s unread",
-            retry_after_s=RETRY_AFTER_S,
-        )
+        self._cut = unread(self._longest_s)
         self._stop(self._cut)
         self._held.__exit__(type(self._cut), self._cut, None)  # as if the call had failed with it
 

@@ -13,7 +13,7 @@ from headrace.core.model import ModelInfo
 from headrace.gateway.kserve import catalogue as names
 from headrace.gateway.kserve.asked import Asked, read_asked
 from headrace.gateway.kserve.parameters import UINT32, Parameters
-from headrace.gateway.kserve.tensors import BYTES, Tensor
+from headrace.gateway.kserve.tensors import BYTES, Tensor, text_of
 
 _POOLINGS = {"mean": types_pb2.POOLING_MEAN, "cls": types_pb2.POOLING_CLS, "last": types_pb2.POOLING_LAST}
 
@@ -88,8 +88,5 @@ def _texts(tensor: Tensor) -> list[str]:
         field = f"{name}[{place}]"
         if not len(value):
             raise InvalidRequest(f"{field} is empty", field=field, limit="1 character at least")
-        try:
-            texts.append(bytes(value).decode())
-        except UnicodeDecodeError:
-            raise InvalidRequest(f"{field} is not valid UTF-8", field=field, limit="UTF-8") from None
+        texts.append(text_of(value, field))
     return texts

@@ -5,6 +5,7 @@ Tensors and parameters are those of Triton's backend for vLLM, so that what talk
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from headrace.gateway.generation import TOKEN_BYTES
 from headrace.gateway.kserve import catalogue as names
 from headrace.gateway.kserve.asked import Asked, read_asked
 from headrace.gateway.kserve.parameters import UINT32, UINT64, Parameters
-from headrace.gateway.kserve.tensors import BYTES, Tensor
+from headrace.gateway.kserve.tensors import BYTES, Tensor, text_of
 
 _ON_MISS = {
     "partial": gateway_pb2.ON_MISS_PARTIAL,
@@ -159,25 +160,24 @@ def _sla(parameters: Parameters, generate: gateway_pb2.GenerateRequest) -> None:
 
 
 def _text(inputs: Mapping[str, Tensor], name: str) -> str | None:
+    value = _element(inputs, name)
+    return None if value is None else text_of(value, name)
+
+
+def _flag(inputs: Mapping[str, Tensor], parameters: Parameters, name: str) -> bool | None:
+    """From its tensor, else from its parameter."""
+    given, value = parameters.flag(name), _element(inputs, name)
+    return given if value is None else bool(value)
+
+
+def _element(inputs: Mapping[str, Tensor], name: str) -> Any:
+    """The only one of a tensor; None where there is no such tensor."""
     tensor = inputs.get(name)
     if tensor is None:
         return None
     if len(tensor.values) != 1:
         raise InvalidRequest(f"{name} has {len(tensor.values)} elements, must have 1", field=name, limit="1 element")
-    try:
-        return bytes(tensor.values[0]).decode()
-    except UnicodeDecodeError:
-        raise InvalidRequest(f"{name} is not valid UTF-8", field=name, limit="UTF-8") from None
-
-
-def _flag(inputs: Mapping[str, Tensor], parameters: Parameters, name: str) -> bool | None:
-    """From its tensor, else from its parameter."""
-    given, tensor = parameters.flag(name), inputs.get(name)
-    if tensor is None:
-        return given
-    if len(tensor.values) != 1:
-        raise InvalidRequest(f"{name} has {len(tensor.values)} elements, must have 1", field=name, limit="1 element")
-    return bool(tensor.values[0])
+    return tensor.values[0]
 
 
 def _token_ids(tensor: Tensor) -> bytes:

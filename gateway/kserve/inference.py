@@ -10,12 +10,12 @@ from headrace.api.inference import inference_pb2 as pb
 from headrace.core.errors import ModelNotFound
 from headrace.core.model import ModelInfo
 from headrace.core.request import Precision
-from headrace.gateway.codec import MAX_NAME_CHARS
+from headrace.gateway.codec import model_named
 from headrace.gateway.kserve.asked import Asked
 from headrace.gateway.kserve.call import Call, Context
 from headrace.gateway.kserve.catalogue import VERSION, check_inputs
-from headrace.gateway.kserve.encoding_codec import classification_tensors, decode_texts, embedding_tensors
-from headrace.gateway.kserve.generation_codec import Answers, decode_generation
+from headrace.gateway.kserve.encoding_codec import AskedTexts, classification_tensors, decode_texts, embedding_tensors
+from headrace.gateway.kserve.generation_codec import Answers, AskedGeneration, decode_generation
 from headrace.gateway.kserve.reply import Reply
 from headrace.gateway.kserve.shared_memory import Regions
 from headrace.gateway.kserve.statistics import Statistics
@@ -28,12 +28,8 @@ from headrace.gateway.tenants.caller import Caller
 
 def model_of(name: str, model_version: str, texts: TextModels, caller: Caller) -> ModelInfo:
     """Raises ModelNotFound, also for a model that the caller's key does not show."""
-    if len(name) > MAX_NAME_CHARS:  # never echoed: it would not fit into a status
-        raise ModelNotFound(
-            f"no model has a name of {len(name)} characters", field="model_name", limit=f"{MAX_NAME_CHARS} characters"
-        )
     with reworded():
-        model = texts.info(name)
+        model = model_named(name, texts)
     if not caller.may_see(name):
         raise ModelNotFound(f"no model {name!r} for this key", field="model_name")
     if model_version not in ("", VERSION):
@@ -61,25 +57,24 @@ class Inference:
         model = model_of(request.model_name, request.model_version, self._texts, caller)
         inputs = read_inputs(request, read)
         check_inputs(model, inputs)
-        answer = self._generate if model.kind == "decoder" else self._encode
+        if model.kind == "decoder":
+            generation = decode_generation(request, inputs, model, may_stream)
+            reply, call = self._reply(request, generation.asked, caller), Call(context, generation.asked.timeout_s)
+            answers = self._generate(generation, reply, call, may_stream)
+        else:
+            texts = decode_texts(request, inputs, model)
+            reply, call = self._reply(request, texts.asked, caller), Call(context, texts.asked.timeout_s)
+            answers = self._encode(texts, reply, call, may_stream)
         with reworded():
-            async with aclosing(answer(request, inputs, model, context, caller, may_stream)) as responses:
+            async with aclosing(answers) as responses:
                 async for response in responses:
                     yield response
 
     async def _generate(
-        self,
-        request: pb.ModelInferRequest,
-        inputs: dict[str, Tensor],
-        model: ModelInfo,
-        context: Context,
-        caller: Caller,
-        may_stream: bool,
+        self, wanted: AskedGeneration, reply: Reply, call: Call, may_stream: bool
     ) -> AsyncGenerator[pb.ModelInferResponse, None]:
-        wanted = decode_generation(request, inputs, model, may_stream)
-        reply, call = self._reply(request, wanted.asked, caller), Call(context, wanted.asked.timeout_s)
         answers, precision = Answers(wanted), ""
-        with self._statistics.request(model.name, 1):
+        with self._statistics.request(reply.model, 1):
             async with aclosing(self._core.Generate(wanted.request, call)) as pieces:
                 async for piece in pieces:
                     answers.add(piece)
@@ -96,17 +91,9 @@ class Inference:
                         answers = Answers(wanted)
 
     async def _encode(
-        self,
-        request: pb.ModelInferRequest,
-        inputs: dict[str, Tensor],
-        model: ModelInfo,
-        context: Context,
-        caller: Caller,
-        may_stream: bool,
+        self, wanted: AskedTexts, reply: Reply, call: Call, may_stream: bool
     ) -> AsyncGenerator[pb.ModelInferResponse, None]:
-        wanted = decode_texts(request, inputs, model)
-        reply, call = self._reply(request, wanted.asked, caller), Call(context, wanted.asked.timeout_s)
-        with self._statistics.request(model.name, len(wanted.request.texts)):
+        with self._statistics.request(reply.model, len(wanted.request.texts)):
             made: Sequence[Tensor]
             if isinstance(wanted.request, gateway_pb2.ClassifyRequest):
                 classified = await self._core.Classify(wanted.request, call)

@@ -10,12 +10,12 @@ from contextlib import aclosing
 
 from headrace.api.inference import inference_pb2 as pb
 from headrace.chassis.interceptors import as_error
-from headrace.core.errors import Draining, HeadraceError, Overloaded
+from headrace.core.errors import Draining, HeadraceError
+from headrace.gateway.reader import unread
 
 MAX_AT_ONCE = 64
 """Requests of one stream that are answered at a time; more wait unread."""
 STRICT_KEY = "triton_grpc_error"
-RETRY_AFTER_S = 1.0
 
 Answering = Callable[[pb.ModelInferRequest], AsyncGenerator[pb.ModelInferResponse, None]]
 
@@ -75,11 +75,7 @@ class Streams:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise Overloaded(
-                f"the reader took nothing for {self._longest_write_s:g} s",
-                limit=f"{self._longest_write_s:g} s unread",
-                retry_after_s=RETRY_AFTER_S,
-            ) from None
+            raise unread(self._longest_write_s) from None
 
 
 async def _responses(

@@ -98,6 +98,14 @@ def place_of(given: Mapping[str, pb.InferParameter], where: str) -> Place | None
     return Place(region, offset or 0, byte_size)
 
 
+def text_of(value: bytes, field: str) -> str:
+    """An element of BYTES as text. Raises InvalidRequest."""
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{field} is not valid UTF-8", field=field, limit="UTF-8") from None
+
+
 def is_typed(request: pb.ModelInferRequest) -> bool:
     """Whether its inputs came as typed contents; then so go the outputs."""
     return any(given.HasField("contents") for given in request.inputs)
