@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headrace.api.executor.v1 import executor_pb2 as ex
 from headrace.api.executor.v1 import executor_pb2_grpc
+from headrace.api.gateway.v1 import gateway_pb2
 from headrace.api.scheduler.v1 import scheduler_pb2 as sc
 from headrace.api.scheduler.v1 import scheduler_pb2_grpc
 from headrace.api.types.v1.types_pb2 import Displacement, TraceContext
@@ -237,6 +238,20 @@ class World:
         """The one call's span, once it has ended."""
         await eventually(lambda: len(self.spans.get_finished_spans()) > 0)
         return self.spans.get_finished_spans()[-1]
+
+    async def on_the_wire(
+        self, request: gateway_pb2.GenerateRequest
+    ) -> tuple[list[bytes], grpc.aio.AioRpcError | None]:
+        """Every message of a Generate call as bytes, by a client that knows nothing of ours, and how it ended."""
+        messages: list[bytes] = []
+        async with grpc.aio.insecure_channel(self.gateway.address) as channel:
+            call = channel.unary_stream("/headrace.gateway.v1.GatewayService/Generate")(request.SerializeToString())
+            try:
+                async for message in call:
+                    messages.append(message)
+            except grpc.aio.AioRpcError as error:
+                return messages, error
+        return messages, None
 
     async def restart_scheduler(self) -> None:
         await self.scheduler_server.stop(0)

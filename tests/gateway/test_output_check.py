@@ -68,19 +68,6 @@ class Says:
             run.send(b"\0", index, FinishReason.STOP)
 
 
-async def on_the_wire(address, request):
-    """What a client that knows nothing of ours gets: every message's bytes, and how the call ended."""
-    messages = []
-    async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_stream("/headrace.gateway.v1.GatewayService/Generate")(request.SerializeToString())
-        try:
-            async for message in call:
-                messages.append(message)
-        except grpc.aio.AioRpcError as error:
-            return messages, error
-    return messages, None
-
-
 def told(messages):
     """The text on the wire, and that of the token ids."""
     pieces = [pb.GenerateResponse.FromString(message) for message in messages]
@@ -92,7 +79,7 @@ def told(messages):
 async def test_nothing_of_a_blocked_window_is_on_the_wire(world, until, package, size, before):
     async with world(None, settings()) as w:
         w.executor.script = Says([SAFE[:before] + "bomb" + SAFE], size)
-        messages, error = await on_the_wire(w.gateway.address, pb.GenerateRequest(model="bytes", text="hi"))
+        messages, error = await w.on_the_wire(pb.GenerateRequest(model="bytes", text="hi"))
         assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         info = ErrorInfo()
         packed = dict(error.trailing_metadata())["grpc-status-details-bin"]
@@ -115,7 +102,7 @@ async def test_what_passes_is_whole(world, package, policy):
             w.executor.script = Says([SAFE[:length], SAFE[: length // 2]])
             request = pb.GenerateRequest(model="bytes", text="hi")
             request.sampling.n = 2
-            messages, error = await on_the_wire(w.gateway.address, request)
+            messages, error = await w.on_the_wire(request)
             assert error is None
             pieces = [pb.GenerateResponse.FromString(message) for message in messages]
             for index, text in enumerate(w.executor.script.texts):
@@ -127,7 +114,7 @@ async def test_what_passes_is_whole(world, package, policy):
 async def test_a_flagged_answer_says_so_at_its_end(world, package):
     async with world(None, settings("flag")) as w:
         w.executor.script = Says([SAFE + "bomb" + SAFE])
-        messages, error = await on_the_wire(w.gateway.address, pb.GenerateRequest(model="bytes", text="hi"))
+        messages, error = await w.on_the_wire(pb.GenerateRequest(model="bytes", text="hi"))
         assert error is None
         assert told(messages)[0] == SAFE + "bomb" + SAFE
         pieces = [pb.GenerateResponse.FromString(message) for message in messages]
@@ -141,7 +128,7 @@ async def test_tokens_behind_a_stop_string_s_beginning_are_held_too(world, packa
         w.executor.script = Says(["safe" * 2 + "bomb" + "safe" * 4])
         request = pb.GenerateRequest(model="bytes", text="hi")
         request.sampling.stop.append("bombastic")
-        messages, error = await on_the_wire(w.gateway.address, request)
+        messages, error = await w.on_the_wire(request)
         assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         assert "b" not in told(messages)[1]
 

@@ -46,24 +46,11 @@ async def endless(run):
         await asyncio.sleep(0.001)
 
 
-async def on_the_wire(address: str, request: pb.GenerateRequest) -> tuple[list[bytes], grpc.aio.AioRpcError | None]:
-    """Every message of the call as bytes, by a client that knows nothing of ours, and how it ended."""
-    messages: list[bytes] = []
-    async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_stream("/headrace.gateway.v1.GatewayService/Generate")(request.SerializeToString())
-        try:
-            async for message in call:
-                messages.append(message)
-        except grpc.aio.AioRpcError as error:
-            return messages, error
-    return messages, None
-
-
 async def test_a_refused_request_leaves_nothing_on_the_wire(world, until):
     screener = Scripted(ready=False)
     async with world(screener, BLOCK) as w:
         w.executor.script = endless
-        call = asyncio.create_task(on_the_wire(w.gateway.address, pb.GenerateRequest(model="bytes", text="a bomb")))
+        call = asyncio.create_task(w.on_the_wire(pb.GenerateRequest(model="bytes", text="a bomb")))
         await until(lambda: w.executor.starts)
         await asyncio.sleep(0.05)  # tokens are coming, and are held
         assert not call.done()
@@ -96,7 +83,7 @@ async def test_a_refused_request_leaves_the_queue(world, until):
 async def test_an_answer_that_is_complete_before_the_verdict_does_not_leave_either(world, until):
     screener = Scripted(ready=False)
     async with world(screener, BLOCK) as w:
-        call = asyncio.create_task(on_the_wire(w.gateway.address, pb.GenerateRequest(model="bytes", text="a bomb")))
+        call = asyncio.create_task(w.on_the_wire(pb.GenerateRequest(model="bytes", text="a bomb")))
         await until(lambda: w.executor.starts)
         await asyncio.sleep(0.05)
         screener.gate.set()
