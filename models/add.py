@@ -100,7 +100,8 @@ def _add(
                     precision=precision_of(folder / GRAPH).name.lower(),
                 )
             there = {manifest.precision, *manifest.variants}
-            if missing := [each for each in precisions if each.name.lower() not in there]:
+            wanted = dict.fromkeys((*precisions, *_variants_there(home, name, digest)))
+            if missing := [each for each in wanted if each.name.lower() not in there]:
                 made = convert_variants(found, folder, home, missing, lambda stage: progress(stage, None))
                 checks = {precision.name.lower(): check for precision, check in made.items()}
                 manifest = replace(manifest, variants={**manifest.variants, **checks})
@@ -111,6 +112,18 @@ def _add(
 
 def _missing(known: ModelEntry, precisions: Sequence[Precision]) -> bool:
     return not set(precisions) <= {known.precision, *known.variants}
+
+
+def _variants_there(home: Path, name: str, digest: str) -> Sequence[Precision]:
+    """Of the same model where it is made again: what somebody asked for stays."""
+    repository = Repository(home)
+    if name not in repository.names():
+        return ()
+    try:
+        entry = repository.get(name)
+    except EngineNotReady:
+        return ()
+    return entry.variants if entry.info.digest == digest else ()
 
 
 def _take_over(known: ModelEntry, folder: Path) -> Manifest:

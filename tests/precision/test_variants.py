@@ -78,6 +78,17 @@ def test_a_variant_is_added_to_what_is_there(tmp_path: Path, tiny_gguf: Path) ->
     verify(more)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_model_that_is_made_again_keeps_its_variants(tmp_path: Path, tiny_gguf: Path, damaged: bool) -> None:
+    first = add(tmp_path, str(tiny_gguf), silent, precisions=[Precision.BF16]).entry
+    if damaged:
+        first.graph.with_suffix(".bin").write_bytes(b"damage")
+    again = add(tmp_path, str(tiny_gguf), silent, force=not damaged)
+    assert again.changed
+    assert again.entry.variants == (Precision.BF16,)
+    verify(again.entry)
+
+
 def test_a_variant_that_is_not_its_source_leaves_the_model_as_it_was(
     tmp_path: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
