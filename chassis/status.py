@@ -19,6 +19,9 @@ from headrace.core import errors
 
 DOMAIN = "headrace"
 DEFAULT_RETRY_S = 0.5
+MAX_STATUS_BYTES = 7_500
+"""Of message and details as they go out. gRPC takes 8 KiB of metadata for sure; up to 16 KiB it refuses at random."""
+_ELLIPSIS = "\u2026"
 
 _CODES: list[tuple[type[errors.HeadraceError], grpc.StatusCode]] = [
     (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
@@ -41,12 +44,12 @@ def code_of(error: errors.HeadraceError) -> grpc.StatusCode:
 
 
 def to_status(error: errors.HeadraceError) -> Status:
-    """The rich status that goes out with the call's trailing metadata."""
+    """The rich status that goes out with the call's trailing metadata. A message that is too long for it is cut."""
     info = ErrorInfo(reason=error.reason, domain=DOMAIN)
     for key, value in (("field", error.field), ("limit", error.limit), ("category", error.category)):
         if value:
             info.metadata[key] = value
-    status = Status(code=code_of(error).value[0], message=error.message)
+    status = Status(code=code_of(error).value[0])
     details = [info]
     if isinstance(error, errors.Overloaded):
         delay = Duration()
@@ -56,7 +59,25 @@ def to_status(error: errors.HeadraceError) -> Status:
         packed = Any()
         packed.Pack(detail)
         status.details.append(packed)
+    status.message = _fitting(error.message, MAX_STATUS_BYTES - status.ByteSize())
     return status
+
+
+def _fitting(message: str, room: int) -> str:
+    """The message, or its beginning, which goes out twice: percent-encoded, and as it is in the details."""
+    cost, kept = 0, 0
+    for place, letter in enumerate(message):
+        cost += _cost(letter)
+        if cost > room:
+            return message[:kept] + _ELLIPSIS
+        if cost <= room - _cost(_ELLIPSIS):
+            kept = place + 1
+    return message
+
+
+def _cost(letter: str) -> int:
+    data = letter.encode()
+    return len(data) + (1 if " " <= letter <= "~" and letter != "%" else 3 * len(data))
 
 
 def from_rpc_error(call: grpc.RpcError | grpc.aio.AioRpcError) -> errors.HeadraceError:

@@ -1,6 +1,8 @@
 """An error that leaves one process is the same error in the next, as a call's status and as a frame's fault."""
 
+from string import printable
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -12,6 +14,7 @@ from headrace.chassis.status import DEFAULT_RETRY_S, code_of, from_fault, from_r
 from headrace.core import errors
 
 METHOD = "/test.v1.TestService/Call"
+SAFE = "".join(letter for letter in printable if letter.isprintable() and letter != "%")
 CODES = {
     "INTERNAL": grpc.StatusCode.INTERNAL,
     "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
@@ -64,6 +67,26 @@ async def test_every_error_survives_a_call(serving: Any, reason: str) -> None:
         received = await failure(channel)
     assert facts(received) == facts(sent)
     assert received.retry_after_s == (1.25 if isinstance(sent, errors.Overloaded) else None)
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "\u00e9", "\U0001f600"])
+async def test_a_long_message_is_cut_to_what_every_peer_takes(serving: Any, letter: str) -> None:
+    """gRPC takes 8 KiB of metadata for sure; between that and 16 KiB it refuses at random."""
+    sent = errors.InvalidRequest("begins so: " + letter * 10_000, field="settings", limit="short")
+
+    async def call(request: Empty, context: object) -> Empty:
+        raise sent
+
+    handler = grpc.unary_unary_rpc_method_handler(call, Empty.FromString, Empty.SerializeToString)
+    async with serving({"Call": handler}) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(METHOD)(b"")
+    received = from_rpc_error(caught.value)
+    assert facts(received) == (errors.InvalidRequest, received.message, "settings", "short")
+    assert received.message[:-1] == sent.message[: len(received.message) - 1]
+    assert received.message[-1] == "\u2026"
+    packed = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    assert 7_000 < len(packed) + len(quote(received.message, safe=SAFE)) < 7_900
 
 
 async def test_overload_always_says_when_to_try_again(serving: Any) -> None:
