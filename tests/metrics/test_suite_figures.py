@@ -1,9 +1,6 @@
 """A suite of the reference engine with metrics on: what it is asked shows in its figures, by the names of the list."""
 
 import asyncio
-import os
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 from headrace.chassis.config import load_settings
@@ -16,22 +13,8 @@ from headrace.standalone.services import Service, metered
 from headrace.standalone.single import running
 
 
-def _free_ports() -> int:
-    """The first of NUM_SERVICES ports in a row that nobody has, below those that the system hands out."""
-    begin = 21_000 + os.getpid() % 1_000 * NUM_SERVICES  # several runs of tests do not meet
-    for first in range(begin, 32_000, NUM_SERVICES):
-        with ExitStack() as held:
-            try:
-                for port in range(first, first + NUM_SERVICES):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no ports are free")
-
-
-async def test_what_a_suite_is_asked_shows_in_its_figures(tmp_path: Path) -> None:
-    model, port = reference.install(tmp_path).info.name, _free_ports()
+async def test_what_a_suite_is_asked_shows_in_its_figures(tmp_path: Path, metrics_port: int) -> None:
+    model, port = reference.install(tmp_path).info.name, metrics_port
     settings = load_settings(
         overrides={
             "models": {"home": tmp_path},
