@@ -46,6 +46,7 @@ RESULT_HANDLE = "headrace.result.handle"
 TAKEOVER = "headrace.result.takeover"  # the span event of a gateway that goes on with another's answer
 PRECISION = "headrace.precision"
 TTFT_MS = "headrace.ttft_ms"
+ENGINE_MS = "headrace.engine_ms"  # of the steps up to the first token, those of others in them included
 PROMPT_TOKENS = "headrace.prompt_tokens"
 QUEUE_POSITION = "headrace.queue.position"
 WAIT_REASON = "headrace.queue.wait_reason"

@@ -35,6 +35,7 @@ LABELS = {
     signals.NUM_CHUNKS: "chunks",
     signals.NUM_STEPS: "steps",
     signals.TTFT_MS: "first token ms",
+    signals.ENGINE_MS: "engine ms",
     signals.GENAI_FINISH_REASONS: "finish",
     signals.ERROR_TYPE: "error",
 }
@@ -43,7 +44,7 @@ _ROOT_USAGE = (signals.GENAI_INPUT_TOKENS, signals.GENAI_OUTPUT_TOKENS, signals.
 _SHOWN = {
     signals.GATEWAY_GENERATE: (*_ROOT_KEYS, *_ROOT_USAGE),
     signals.SCHEDULER_QUEUE: (signals.WAIT_REASON, signals.QUEUE_POSITION),
-    signals.EXECUTOR_PREFILL: (signals.EXECUTOR_ID, signals.PROMPT_TOKENS, signals.NUM_CHUNKS),
+    signals.EXECUTOR_PREFILL: (signals.EXECUTOR_ID, signals.PROMPT_TOKENS, signals.NUM_CHUNKS, signals.ENGINE_MS),
     signals.EXECUTOR_DECODE: (signals.GENAI_OUTPUT_TOKENS, signals.NUM_STEPS, signals.GENAI_FINISH_REASONS),
 }
 """What a row says beside an error; one whose name is not here says all that has a label, save what the root says."""

@@ -55,7 +55,7 @@ class Sequence:
     `for_forks` are the blocks of answers that begin where the prompt ends: new ones, the indices `to_fork`, or
     `replayed` ones, whose KV was `dropped` here or lost elsewhere. `digests` are the hashes of its full blocks as far
     as known, for the cache, from where `cached_tokens` of the prompt came; `prefixes` are the prompt's hashes as the
-    scheduler knows them, once asked for.
+    scheduler knows them, once asked for. `prefill_s` is how long the engine took over its steps up to the first token.
     """
 
     job: Job
@@ -67,6 +67,7 @@ class Sequence:
     num_tokens: int
     past: int = 0
     num_steps: int = 0
+    prefill_s: float = 0.0
     accepted_ns: int = field(default_factory=time.time_ns)
     first_token_ns: int = 0
     finish: FinishReason = FinishReason.NONE

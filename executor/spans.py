@@ -30,7 +30,11 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
             signals.EXECUTOR_PREFILL,
             parent,
             SpanKind.INTERNAL,
-            {**common, signals.PROMPT_TOKENS: len(delta.job.prompt_ids)},
+            {
+                **common,
+                signals.PROMPT_TOKENS: len(delta.job.prompt_ids),
+                signals.ENGINE_MS: sequence.prefill_s * 1000,
+            },
             links,
             start_time=sequence.accepted_ns,
         )

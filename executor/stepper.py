@@ -121,7 +121,8 @@ class Stepper:
         except Exception as error:
             self._fail(rows, error, result)
             return
-        self._count(rows, num_rows, time.perf_counter() - begun)
+        step_s = time.perf_counter() - begun
+        self._count(rows, num_rows, step_s)
         wanted = 0
         best_ids, best_logits = output.best
         greedy = [
@@ -138,6 +139,7 @@ class Stepper:
             sequence.past += row.num_tokens
             if sequence is not before:  # one that is replayed or guessed has several rows, side by side
                 sequence.num_steps += 1
+                sequence.prefill_s += 0.0 if sequence.first_token_ns else step_s
                 before = sequence
             publish(self._pool, sequence)
             if sequence.replayed and not sequence.prefilling:

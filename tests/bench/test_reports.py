@@ -55,8 +55,9 @@ def test_single_ratios(lab: Lab) -> None:
 def test_overhead_takes_the_median_of_paired_differences(lab: Lab) -> None:
     pairs = [(0.010, 0.012), (0.050, 0.053), (0.010, 0.011)]
     saturated = {"share": 0.005, "cpu_s": {"scheduler": 0.1}, "wall_s": 30.0, "window": {}}
-    report = overhead.report(lab, pairs, saturated)
+    report = overhead.report(lab, pairs, [0.008, 0.052, 0.010], saturated)
     assert report.figures[0].value == pytest.approx(2.0)
+    assert report.rows[1].note == "the rest of a first token is 1.00 ms"
     assert report.figures[1].value == 0.005
 
 
