@@ -6,11 +6,13 @@ A thread of its own owns the connection. The file is made by the first call; sev
 import asyncio
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.chassis.write_ahead import write_ahead
 from headrace.core.errors import Overloaded, Unavailable
@@ -60,6 +62,12 @@ _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM results"
 _INSERT = f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    run: Callable[[sqlite3.Connection], Any]
+    done: "asyncio.Future[Any]"
+
+
 class SqliteStore:
     """See ResultStore. `async with` closes the file."""
 
@@ -68,6 +76,7 @@ class SqliteStore:
         self._bounds = bounds
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "results")
+        self._waiting: deque[_Work] = deque()
 
     async def __aenter__(self) -> "SqliteStore":
         return self
@@ -175,25 +184,63 @@ class SqliteStore:
         await self._do(lambda db: db.execute("DELETE FROM results WHERE handle = ?", (handle,)))
 
     async def _do(self, work: Callable[[sqlite3.Connection], Given]) -> Given:
-        """In one transaction."""
+        """All of it or nothing, and on disk once it returns."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Given] = loop.create_future()
+        self._waiting.append(_Work(work, done))
+        self._thread.submit(self._take_turn, loop)
         try:
             async with asyncio.timeout(LONGEST_S):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
+                return await done
         except TimeoutError:
             raise Unavailable(f"the results in {self._path.name} did not answer within {LONGEST_S:g} s") from None
         except (sqlite3.Error, OSError) as error:
             raise Unavailable(f"the results in {self._path.name} cannot be reached: {error}") from error
 
-    def _transact(self, work: Callable[[sqlite3.Connection], Given]) -> Given:
+    def _take_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All that waits in one transaction: many answers are stored at once, and one of them must not wait for the
+        commits of all others."""
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        works = [work for work in taken if not work.done.cancelled()]
+        if not works:
+            return  # an earlier turn took it along
+        try:
+            outcomes = self._transact([work.run for work in works])
+        except Exception as error:
+            outcomes = [error] * len(works)
+
+        def tell() -> None:
+            for work, outcome in zip(works, outcomes, strict=True):
+                if work.done.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    work.done.set_exception(outcome)
+                else:
+                    work.done.set_result(outcome)
+
+        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(tell)
+
+    def _transact(self, works: Sequence[Callable[[sqlite3.Connection], Any]]) -> Sequence[Any]:
+        """What each gives or raises; one that raises has changed nothing. Raises where none has."""
         db = self._connection = self._connection or self._connected()
+        outcomes: list[Any] = []
         db.execute("BEGIN IMMEDIATE")
         try:
-            given = work(db)
+            for work in works:
+                db.execute("SAVEPOINT one")
+                try:
+                    outcomes.append(work(db))
+                except Exception as error:
+                    outcomes.append(error)
+                    db.execute("ROLLBACK TO one")
+                db.execute("RELEASE one")
+            db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:  # a full disk ends it by itself
+                db.execute("ROLLBACK")
             raise
-        db.execute("COMMIT")
-        return given
+        return outcomes
 
     def _connected(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)

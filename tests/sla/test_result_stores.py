@@ -18,7 +18,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from headrace.core.errors import Overloaded, Unavailable
+from headrace.core.errors import HeadraceError, Overloaded, Unavailable
 from headrace.core.result_state import ResultState
 from headrace.gateway.results.port import Bounds, ResultStore, Summary
 from headrace.gateway.results.redis import RedisStore
@@ -87,6 +87,28 @@ async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         client = await connected(port)
         yield lambda **given: RedisStore(client, bounds(**given))
         await client.aclose()
+
+
+async def test_of_many_calls_at_once_one_that_fails_changes_nothing_and_spoils_no_other(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "results.db", Bounds(3, 10_000)) as store:
+        for handle in ("first", "second"):
+            await store.open(summary(handle))
+        outcomes = await asyncio.gather(
+            store.append("first", 0, 0, [b"0", b"1"], 2, 2e9, 3e9),
+            store.open(summary("third"), b"", [b"a"]),
+            store.open(summary("fourth"), b"", [b"b"]),
+            store.append("second", 0, 0, [b"2"], 1, 2e9, 3e9),
+            store.append("gone", 0, 0, [b"3"], 1, 2e9, 3e9),
+            store.open(summary("second"), b"", [b"c"]),
+            return_exceptions=True,
+        )
+        assert outcomes[:2] == [True, None]
+        assert isinstance(outcomes[2], Overloaded)
+        assert outcomes[3:5] == [True, False]
+        assert isinstance(outcomes[5], HeadraceError)
+        pieces = {handle: await store.read(handle, 0, 9) for handle in ("first", "second", "third", "fourth")}
+        assert pieces == {"first": [b"0", b"1"], "second": [b"2"], "third": [b"a"], "fourth": []}
+        assert await store.find("fourth") is None
 
 
 async def test_pieces_come_back_in_order_from_any_number_on(make: Make) -> None:
