@@ -98,6 +98,7 @@ class TelemetrySettings(_Section):
 
 class GatewaySettings(_Section):
     listen: Address = "127.0.0.1:8470"
+    http_listen: Address | Literal[""] = Field("", description="HOST:PORT for OpenAI's HTTP clients; '': none")
     scheduler: Addresses = "127.0.0.1:8471"
     preprocess: str = Field("inline", description="inline, or the HOST:PORT of a preprocess service")
     max_requests: int = Field(1024, ge=1)

@@ -61,6 +61,10 @@ Precisions = Annotated[
     ),
 ]
 
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Where OpenAI's clients are served; default: nowhere.")
+]
+
 
 def up(
     config: Config = None,
@@ -71,13 +75,14 @@ def up(
     metrics_port: MetricsPort = None,
     restart: Restart = False,
     precision: Precisions = None,
+    http: Http = None,
 ) -> None:
     """Start every service on this machine and keep them running until Ctrl-C."""
 
     async def keep_serving(suite: Suite) -> bool:
         return True
 
-    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port, precision))
+    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port, precision, http))
     raise typer.Exit(serve(settings, single, keep_serving, restart=restart))
 
 
@@ -96,6 +101,7 @@ def suite_settings(
     screen: ScreenPolicy | None = None,
     metrics_port: int | None = None,
     precision: str | None = None,
+    http: str | None = None,
 ) -> Settings:
     """The settings with the command's options on top. Raises ConfigError, ModelNotFound."""
     executor = {"models": models or None, "precision": precision}
@@ -108,6 +114,8 @@ def suite_settings(
         overrides["gateway"] = {"preprocess": load_settings(config).preprocess.listen}
     elif preprocess is Preprocess.INLINE:
         overrides["gateway"] = {"preprocess": "inline"}
+    if http is not None:
+        overrides["gateway"] = overrides.get("gateway", {}) | {"http_listen": http}
     settings = load_settings(config, overrides)
     repository = Repository(settings.models.home)
     for name in settings.executor.models:
@@ -142,6 +150,8 @@ async def _serve(settings: Settings, single: bool, body: Callable[[Suite], Await
     with stop_signals() as stop:
         async with suite(settings, single, on_serving, restart=restart) as running:
             if await body(running):
+                if settings.gateway.http_listen:
+                    console.print(f"OpenAI clients: http://{settings.gateway.http_listen}/v1", soft_wrap=True)
                 console.print(f"ready: headrace generate --chat 'Hello' --address {running.gateway}", soft_wrap=True)
                 await stop.wait()
                 console.print("draining …")

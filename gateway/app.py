@@ -3,8 +3,9 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 from opentelemetry.trace import Tracer
@@ -13,6 +14,7 @@ from headrace.api.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from headrace.chassis.config import Settings
 from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle, serve
+from headrace.core.errors import ConfigError
 from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
 from headrace.gateway.executor_link import ExecutorPool
@@ -31,14 +33,18 @@ from headrace.gateway.tenants.quotas import Quotas
 from headrace.gateway.tenants.windows import open_windows
 from headrace.models.repository import Repository
 
+if TYPE_CHECKING:
+    from headrace.gateway.openai.server import HttpHandle
+
 SERVICES = (gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name, kserve.SERVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayHandle(ServerHandle):
-    """A running gateway; `in_use()` counts what its calls hold."""
+    """A running gateway; `in_use()` counts what its calls hold, `http` is the address of that door, '' for none."""
 
     in_use: Callable[[], InUse]
+    http: str = ""
 
 
 @asynccontextmanager
@@ -122,6 +128,7 @@ async def start(
 
         async with (
             kserve.open_door(settings, service, texts, callers, tracer, ready) as door,
+            _http(settings, service, texts, callers, ready) as http,
             serve(settings.gateway.listen, settings.transport, register, SERVICES) as server,
         ):
             handle = server
@@ -129,13 +136,29 @@ async def start(
             watching = tasks.create_task(callers.watch(), name="keys")
             taking = tasks.create_task(takeovers.run(), name="takeovers")
             try:
-                yield GatewayHandle(server.address, server.health, server.services, service.in_use)
+                address = http.address if http else ""
+                yield GatewayHandle(server.address, server.health, server.services, service.in_use, address)
             finally:
                 handle = None  # leaving: never ready again
                 door.leave()
+                if http:
+                    http.leave()
                 taking.cancel()
                 leave_by = asyncio.get_running_loop().time() + settings.transport.drain_s
         await background.drain(leave_by)
         submitting.cancel()
         watching.cancel()
         executors.close()
+
+
+def _http(
+    settings: Settings, service: GatewayService, texts: TextModels, callers: Callers, ready: Callable[[], bool]
+) -> "AbstractAsyncContextManager[HttpHandle | None]":
+    """OpenAI's door where it is asked for. Its libraries are an extra, so it is imported here."""
+    if not settings.gateway.http_listen:
+        return nullcontext()
+    try:
+        from headrace.gateway.openai.app import open_door
+    except ModuleNotFoundError as error:
+        raise ConfigError("gateway.http_listen needs the extra http: pip install 'headrace[http]'") from error
+    return open_door(settings, service, texts, callers, ready)

@@ -77,3 +77,6 @@ class TextModels(Protocol):
 
     def text_stream(self, name: str) -> TextStream:
         """Raises ModelNotFound."""
+
+    def token_bytes(self, name: str, token_id: int) -> bytes:
+        """What one token stands for, which need be no whole character. Raises ModelNotFound."""

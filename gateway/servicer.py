@@ -207,7 +207,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         )
         return encode_embed(wish, encoded.values, encoded.prompt_tokens, encoded.precision)
 
-    async def Rerank(self, request: pb.RerankRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RerankResponse:
+    async def Rerank(self, request: pb.RerankRequest, context: CallContext) -> pb.RerankResponse:
         """The documents, best first."""
         wish, encoded = await self._encoded(
             signals.GATEWAY_RERANK, request, context, lambda request_id: decode_rerank(request, request_id, self._texts)
@@ -236,9 +236,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             name, request, decode, lambda: self._callers.caller(metadata), metadata, _deadline(context.time_remaining())
         )
 
-    async def ListModels(
-        self, request: pb.ListModelsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListModelsResponse:
+    async def ListModels(self, request: pb.ListModelsRequest, context: CallContext) -> pb.ListModelsResponse:
         """The models that the caller may use; ready where a linked executor has answered for it."""
         caller = self._caller(context)
         return pb.ListModelsResponse(
@@ -249,7 +247,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             ]
         )
 
-    def _caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
+    def _caller(self, context: CallContext) -> Caller:
         return self._callers.caller(tuple(context.invocation_metadata() or ()))
 
 

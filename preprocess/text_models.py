@@ -47,6 +47,10 @@ class TextModels:
         """A new answer's detokenizer. Raises ModelNotFound."""
         return Detokenizer(self.load(name).tokenizer)
 
+    def token_bytes(self, name: str, token_id: int) -> bytes:
+        """What one token stands for, which need be no whole character. Raises ModelNotFound."""
+        return self.load(name).tokenizer.token_bytes(token_id)
+
     def loaded(self, name: str) -> TextModel | None:
         """The model if it is in memory; never waits."""
         return self._loaded.get(name)

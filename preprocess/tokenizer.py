@@ -1,11 +1,19 @@
 """A model's tokenizer: text to token ids and back, by the `tokenizers` library."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+
+from headrace.models.reference import byte_letters
+
+_BYTE_OF = {letter: byte for byte, letter in byte_letters().items()}
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+_SPACE = "\u2581"
+"""As SentencePiece writes it."""
 
 
 class Tokenizer:
@@ -20,6 +28,8 @@ class Tokenizer:
         self._tokenizer.no_padding()
         special = (token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special)
         self._hidden = frozenset((*special, *hidden_token_ids))
+        decoder = self._tokenizer.decoder
+        self._byte_level = decoder is not None and b"ByteLevel" in decoder.__getstate__()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> NDArray[np.uint32]:
         """Token ids [T]; releases the GIL. `add_special_tokens` adds those that the file puts around a text."""
@@ -54,3 +64,15 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         """The token's written form; '' where there is none."""
         return self._tokenizer.id_to_token(token_id) or ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token stands for within a text, which need be no whole character; of a hidden one its written form,
+        b'' for none."""
+        written = self.token(token_id)
+        if token_id in self._hidden:
+            return written.encode()
+        if self._byte_level and all(letter in _BYTE_OF for letter in written):
+            return bytes(_BYTE_OF[letter] for letter in written)
+        if single := _BYTE_TOKEN.fullmatch(written):
+            return bytes.fromhex(single[1])
+        return written.replace(_SPACE, " ").encode()

@@ -5,18 +5,21 @@ from contextlib import contextmanager
 
 from headrace.core.errors import HeadraceError
 from headrace.gateway.kserve import catalogue as names
+from headrace.gateway.wording import Wording
 
-_FIELDS = {
-    "model": "model_name",
-    "request_id": "id",
-    "tokens.token_ids": names.INPUT_IDS,
-    "texts": names.TEXT,
-    "pooling": "parameters.pooling",
-    "dimensions": "parameters.dimensions",
-    "qos_class": "parameters.qos_class",
-    "precision": "parameters.precision",
-}
-_PREFIXES = {"sampling.": "parameters.", "sla.": "parameters.sla_", "texts[": f"{names.TEXT}["}
+_WORDING = Wording(
+    fields={
+        "model": "model_name",
+        "request_id": "id",
+        "tokens.token_ids": names.INPUT_IDS,
+        "texts": names.TEXT,
+        "pooling": "parameters.pooling",
+        "dimensions": "parameters.dimensions",
+        "qos_class": "parameters.qos_class",
+        "precision": "parameters.precision",
+    },
+    prefixes={"sampling.": "parameters.", "sla.": "parameters.sla_", "texts[": f"{names.TEXT}["},
+)
 
 
 @contextmanager
@@ -25,17 +28,4 @@ def reworded() -> Iterator[None]:
     try:
         yield
     except HeadraceError as error:
-        field = _renamed(error.field)
-        message = error.message
-        if error.field and message.startswith(f"{error.field} "):
-            message = field + message.removeprefix(error.field)
-        raise type(error)(
-            message, field=field, limit=error.limit, retry_after_s=error.retry_after_s, category=error.category
-        ) from error
-
-
-def _renamed(field: str) -> str:
-    for prefix, ours in _PREFIXES.items():
-        if field.startswith(prefix):
-            return ours + field.removeprefix(prefix)
-    return _FIELDS.get(field, field)
+        raise _WORDING.of(error) from error

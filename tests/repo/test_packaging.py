@@ -13,7 +13,7 @@ NAMESPACE = ROOT / "src" / "headrace"
 LINKS = sorted(path for path in NAMESPACE.iterdir() if path.is_symlink())
 
 HEAVY = {"openvino", "openvino_genai", "openvino_tokenizers", "tokenizers", "jinja2", "gguf", "safetensors"}
-HEAVY |= {"huggingface_hub", "transformers", "torch", "onnxruntime", "typer", "rich"}
+HEAVY |= {"uvicorn", "starlette", "huggingface_hub", "transformers", "torch", "onnxruntime", "typer", "rich"}
 SERVICES = {"gateway", "scheduler", "executor", "preprocess"}
 NEEDS = {"gateway": set(), "scheduler": set(), "executor": set(), "preprocess": {"tokenizers", "jinja2"}}
 """The heavy libraries that a service may import to start. An engine's own stand in its module, loaded by name."""
@@ -21,6 +21,9 @@ LAZY = {
     "headrace.executor.engines.openvino",
     "headrace.executor.engines.openvino_encoder",
     "headrace.executor.engines.packed_graph",
+    "headrace.gateway.openai.app",
+    "headrace.gateway.openai.routes",
+    "headrace.gateway.openai.server",
     "headrace.preprocess.screen.encoder",
     "headrace.preprocess.screen.minilm",
 }

@@ -1,0 +1,23 @@
+"""The door's life: from the gateway's start to its end."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from headrace.chassis.config import Settings
+from headrace.gateway.openai.routes import Routes
+from headrace.gateway.openai.server import HttpHandle, serving
+from headrace.gateway.ports import TextModels
+from headrace.gateway.servicer import GatewayService
+from headrace.gateway.tenants.callers import Callers
+
+
+@asynccontextmanager
+async def open_door(
+    settings: Settings, core: GatewayService, texts: TextModels, callers: Callers, ready: Callable[[], bool]
+) -> AsyncIterator[HttpHandle]:
+    """Serves `gateway.http_listen` until the block ends. Raises ConfigError where it cannot be bound."""
+    application = Routes(settings, core, texts, callers, ready).application()
+    async with serving(
+        application, settings.gateway.http_listen, settings.gateway.longest_unread_s, settings.transport.drain_s
+    ) as handle:
+        yield handle

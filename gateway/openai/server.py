@@ -1,0 +1,77 @@
+"""The HTTP server: uvicorn in the gateway's own process and event loop, which leaves signals to the process."""
+
+import asyncio
+import math
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from headrace.core.errors import ConfigError
+
+KEEP_ALIVE_S = 75
+"""An idle connection stays open longer than clients keep theirs, so that none is closed under a new request."""
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HttpHandle:
+    """`leave` is called when the gateway begins to: no new connection, running requests end."""
+
+    address: str
+    leave: Callable[[], None]
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(application: ASGIApp, listen: str, unread_s: float, drain_s: float) -> AsyncIterator[HttpHandle]:
+    """Serves until the block ends, then waits up to `drain_s` from `leave` on. Raises ConfigError where the address
+    cannot be bound."""
+    with _bound(listen, unread_s) as listener:
+        server = _Server(
+            uvicorn.Config(
+                application,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=math.ceil(drain_s),
+            )
+        )
+
+        def leave() -> None:
+            server.should_exit = True
+
+        host, _, _ = listen.rpartition(":")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(server.serve(sockets=[listener]), name="http")
+            try:
+                yield HttpHandle(f"{host}:{listener.getsockname()[1]}", leave)
+            finally:
+                leave()
+                await running
+
+
+@contextmanager
+def _bound(listen: str, unread_s: float) -> Iterator[socket.socket]:
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        listener = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {listen}: the address is in use or not ours") from error
+    with listener:
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends the connection of a peer that takes nothing; others inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(unread_s * 1000))
+        yield listener
