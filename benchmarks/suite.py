@@ -49,7 +49,7 @@ async def started(
 
     Raises Unavailable.
     """
-    ports = _free_ports(("GATEWAY", "SCHEDULER", "EXECUTOR", "PREPROCESS"))
+    ports = free_ports(("GATEWAY", "SCHEDULER", "EXECUTOR", "PREPROCESS"))
     addresses = {f"HEADRACE_{service}__LISTEN": f"127.0.0.1:{port}" for service, port in ports.items()}
     addresses["HEADRACE_ENCODER__MODEL"] = ""  # a decoder's measurement has the machine for itself
     addresses["HEADRACE_GATEWAY__SCHEDULER"] = addresses["HEADRACE_SCHEDULER__LISTEN"]
@@ -106,7 +106,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _free_ports(services: Sequence[str]) -> dict[str, int]:
+def free_ports(services: Sequence[str]) -> dict[str, int]:
     """Ports free now, all different."""
     sockets = [socket.socket() for _ in services]
     try:

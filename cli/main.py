@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": "headrace.cli.doctor:doctor",
     "models": "headrace.cli.models:app",
     "bench": "headrace.cli.bench:app",
+    "soak": "headrace.cli.soak:soak",
     "simulate": "headrace.cli.simulate:simulate",
     "gateway": "headrace.cli.services:gateway",
     "scheduler": "headrace.cli.scheduler:app",
