@@ -5,7 +5,7 @@ A malformed call goes to any of the suite's services, past the client, which wou
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -116,9 +116,12 @@ async def _malformed(suite: Suite, drawn: random.Random) -> None:
         yield data
 
     async with open_channel(address, TransportSettings()) as channel:
-        method = channel.unary_stream(path) if kind == "unary" else channel.stream_stream(path)
+        one: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
+        many: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(path)
+        waits: dict[str, Any] = {"timeout": ANSWER_S, "wait_for_ready": True}
+        call: AsyncIterable[bytes] = one(data, **waits) if kind == "unary" else many(frames(), **waits)
         try:
-            async for _ in method(data if kind == "unary" else frames(), timeout=ANSWER_S, wait_for_ready=True):
+            async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
             known = from_rpc_error(error)
