@@ -1,0 +1,129 @@
+"""A suite with the HTTP door on a real port: the reference decoder and a tiny encoder, or a scripted executor."""
+
+import asyncio
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from headrace.chassis.config import load_settings
+from headrace.client import Client
+from headrace.models import reference
+from headrace.models.add import add
+from headrace.standalone.single import running
+
+TESTS = Path(__file__).parent.parent
+ANY_PORT = "127.0.0.1:0"
+START_S = 120
+
+
+def _borrowed(folder: str) -> ModuleType:
+    """Another part's conftest as a module."""
+    name = f"http_tests_{folder}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, TESTS / folder / "conftest.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@dataclass(frozen=True)
+class Served:
+    """Addresses of the HTTP door and of the gateway's own."""
+
+    http: str
+    grpc: str
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.http}/v1"
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Models: the reference decoder and `tiny`, which gives vectors. In a thread of its own, for all tests at once."""
+    home = tmp_path_factory.mktemp("http")
+    reference.install(home)
+    source = _borrowed("encoding").write_bert(home / "sources" / "tiny", ())
+    add(home, str(source), lambda stage, done: None, name="tiny")
+    sections: dict[str, dict[str, Any]] = {
+        "models": {"home": home},
+        "gateway": {"listen": ANY_PORT, "http_listen": ANY_PORT},
+        "scheduler": {"listen": ANY_PORT},
+        "executor": {"listen": ANY_PORT, "engine": "reference", "models": (reference.NAME,)},
+        "encoder": {"listen": ANY_PORT, "model": "tiny", "threads": 1, "precision": "fp32"},
+        "sla": {"batch": {"total_ms": 1, "on_miss": "partial"}},
+    }
+    up: Future[tuple[Served, Callable[[], None]]] = Future()
+
+    async def serve() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        async with running(load_settings(None, sections)) as suite:
+            handle: Any = suite.handles["gateway"]
+            up.set_result((Served(handle.http, suite.gateway), lambda: loop.call_soon_threadsafe(over.set)))
+            await over.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if not up.done():
+                up.set_exception(error)
+            raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    there, stop = up.result(START_S)
+    yield there
+    stop()
+    thread.join()
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=served.base_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def grpc_client(served: Served) -> Iterator[Client]:
+    with Client(served.grpc) as client:
+        yield client
+
+
+@pytest.fixture
+def web(served: Served) -> Iterator[httpx2.Client]:
+    """Plain HTTP."""
+    with httpx2.Client(base_url=f"http://{served.http}", timeout=60) as web:
+        yield web
+
+
+@pytest.fixture
+def world() -> Callable[..., Any]:
+    """`world(**tenants)`: the real gateway with the HTTP door between a scripted scheduler and executor; see
+    tests/tenants/conftest.py."""
+    make = _borrowed("tenants").make_world
+
+    def start(gateway: dict[str, Any] | None = None, **tenants: Any) -> Any:
+        return make({"http_listen": ANY_PORT} | (gateway or {}), **tenants)
+
+    return start
+
+
+@pytest.fixture
+def until() -> Callable[..., Any]:
+    """Waits for something to come true."""
+    eventually: Callable[..., Any] = _borrowed("tenants").eventually
+    return eventually
