@@ -64,10 +64,9 @@ Choose = Callable[[str], Awaitable[Target]]
 
 def only_one(suite: Suite) -> Choose:
     """A suite has one of each."""
-    addresses = {"executor": suite.executor, "scheduler": suite.scheduler, "gateway": suite.gateway}
 
     async def choose(service: str) -> Target:
-        return Target(lambda: pids(suite.pid).get(service), addresses[service])
+        return Target(lambda: pids(suite.pid).get(service), suite.addresses[service])
 
     return choose
 

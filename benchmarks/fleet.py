@@ -6,16 +6,15 @@ Each process is started again when it ends. Callers know both gateways and use t
 import asyncio
 import itertools
 import os
-import signal
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from headrace.benchmarks.disturbances import Target
-from headrace.benchmarks.suite import free_ports
+from headrace.benchmarks.suite import free_ports, stop
 from headrace.chassis.config import Settings, load_settings
 from headrace.client import AsyncClient
 from headrace.standalone.readiness import await_serving
@@ -55,7 +54,7 @@ class Member:
                 await asyncio.sleep(PAUSE_S)
         finally:
             if self._process and self._process.returncode is None:
-                await _stop(self._process)
+                await stop(self._process, STOP_S)
 
     async def _start(self) -> Process:
         with self._log.open("ab") as stderr:
@@ -152,14 +151,3 @@ def _members(model: str, logs: Path, scratch: Path) -> tuple[dict[Service, list[
         for service in SERVICES
     }
     return members, settings
-
-
-async def _stop(process: Process) -> None:
-    with suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    if process.returncode is None:
-        process.kill()
-        await process.wait()

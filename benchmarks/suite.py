@@ -32,6 +32,11 @@ class Suite:
         self.scheduler = scheduler
         self.executor = executor
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """By service."""
+        return {"gateway": self.gateway, "scheduler": self.scheduler, "executor": self.executor}
+
     async def stream(self, prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
         """Tokens of each piece; the shape that the closed loop drives."""
         async for piece in self.client.stream(
@@ -77,7 +82,7 @@ async def started(
                 addresses["HEADRACE_EXECUTOR__LISTEN"],
             )
     finally:
-        await _stop(process)
+        await stop(process)
 
 
 async def _await_ready(process: asyncio.subprocess.Process, addresses: Sequence[str], log: Path) -> None:
@@ -95,11 +100,12 @@ async def _await_ready(process: asyncio.subprocess.Process, addresses: Sequence[
         await asyncio.gather(serving, ended, return_exceptions=True)
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def stop(process: asyncio.subprocess.Process, within_s: float = STOP_S) -> None:
+    """Has it drain and end, and kills it after `within_s`."""
     with suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     with suppress(TimeoutError):
-        async with asyncio.timeout(STOP_S):
+        async with asyncio.timeout(within_s):
             await process.wait()
     if process.returncode is None:
         process.kill()

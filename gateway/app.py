@@ -159,6 +159,6 @@ def _http(
         return nullcontext()
     try:
         from headrace.gateway.openai.app import open_door
-    except ModuleNotFoundError as error:
-        raise ConfigError("gateway.http_listen needs the extra http: pip install 'headrace[http]'") from error
+    except ImportError as error:
+        raise ConfigError(f"gateway.http_listen: pip install 'headrace[http]' ({error})") from error
     return open_door(settings, service, texts, callers, ready)

@@ -110,12 +110,11 @@ async def _malformed(suite: Suite, drawn: random.Random) -> None:
     """Sends bytes that are no message, and raises how the call ended. That it ended well is an error of its own."""
     service, data = drawn.choice(list(METHODS)), drawn.choice(MALFORMED_BYTES)
     kind, path = METHODS[service]
-    address = {"gateway": suite.gateway, "scheduler": suite.scheduler, "executor": suite.executor}[service]
 
     async def frames() -> AsyncIterator[bytes]:
         yield data
 
-    async with open_channel(address, TransportSettings()) as channel:
+    async with open_channel(suite.addresses[service], TransportSettings()) as channel:
         one: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
         many: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(path)
         waits: dict[str, Any] = {"timeout": ANSWER_S, "wait_for_ready": True}

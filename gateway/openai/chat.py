@@ -78,9 +78,7 @@ def decode_chat(body: ChatBody, asked: Asked) -> gateway_pb2.GenerateRequest:
     request = gateway_pb2.GenerateRequest(
         model=body.model,
         sampling=body.sampling(max_tokens, (body.top_logprobs or 0) if body.logprobs else None),
-        qos_class=asked.qos,  # type: ignore[arg-type]
-        precision=asked.precision,  # type: ignore[arg-type]
-        request_id=asked.request_id,
+        **asked.fields,
     )
     for place, turn in enumerate(body.messages):
         if turn.role in _TOOL_ROLES:

@@ -38,10 +38,10 @@ def decode_completion(body: CompletionBody, asked: Asked) -> list[gateway_pb2.Ge
         request = gateway_pb2.GenerateRequest(
             model=body.model,
             sampling=body.sampling(body.max_tokens, body.logprobs),
-            qos_class=asked.qos,  # type: ignore[arg-type]
-            precision=asked.precision,  # type: ignore[arg-type]
-            request_id=f"{asked.request_id}-{place}" if place else asked.request_id,
+            **asked.fields,
         )
+        if place:
+            request.request_id += f"-{place}"
         if isinstance(prompt, str):
             request.text = prompt
         else:

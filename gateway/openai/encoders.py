@@ -58,9 +58,7 @@ def decode_embedding(body: EmbeddingBody, asked: Asked) -> gateway_pb2.EmbedRequ
         tokens=[gateway_pb2.TokenPrompt(token_ids=packed(each)) for each in tokens],
         dimensions=body.dimensions or 0,
         truncate=body.truncate,
-        qos_class=asked.qos,  # type: ignore[arg-type]
-        precision=asked.precision,  # type: ignore[arg-type]
-        request_id=asked.request_id,
+        **asked.fields,
     )
 
 
@@ -91,9 +89,7 @@ def decode_rerank(body: RerankBody, asked: Asked) -> gateway_pb2.RerankRequest:
         documents=[each.text for each in body.documents],
         top_n=body.top_n or 0,
         truncate=body.truncate,
-        qos_class=asked.qos,  # type: ignore[arg-type]
-        precision=asked.precision,  # type: ignore[arg-type]
-        request_id=asked.request_id,
+        **asked.fields,
     )
 
 

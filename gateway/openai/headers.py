@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import Precision, QosClass
@@ -55,6 +56,11 @@ class Asked:
     request_id: str
     qos: int
     precision: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As every request of the gateway's names them."""
+        return {"request_id": self.request_id, "qos_class": self.qos, "precision": self.precision}
 
 
 def read_asked(headers: Mapping[str, str]) -> Asked:

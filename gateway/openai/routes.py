@@ -1,6 +1,6 @@
 """The paths of the door: what each takes, which of the gateway's own calls it makes, and how it answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from starlette.applications import Starlette
@@ -24,11 +24,12 @@ from headrace.gateway.openai.encoders import (
 )
 from headrace.gateway.openai.exchange import Endpoint, Exchange, Handler
 from headrace.gateway.openai.failure import failure
-from headrace.gateway.openai.form import AskedGeneration
+from headrace.gateway.openai.form import AskedGeneration, Form
 from headrace.gateway.openai.generating import Generating
 from headrace.gateway.openai.headers import Asked, Call
 from headrace.gateway.openai.logprobs import TokenTexts
 from headrace.gateway.openai.models import encode_model
+from headrace.gateway.openai.sampling import GenerationBody
 from headrace.gateway.ports import TextModels
 from headrace.gateway.servicer import GatewayService
 from headrace.gateway.tenants.callers import Callers
@@ -98,20 +99,12 @@ class Routes:
     async def chat(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)
         body = ChatBody.read(exchange.body)
-        request = decode_chat(body, asked)
-        model = model_of(body.model, self._texts, "decoder")
-        form = ChatForm(TokenTexts(partial(self._texts.token_bytes, model.name)))
-        wanted = AskedGeneration([request], body.num_answers, form, model.digest, body.stream, body.include_usage)
-        await self._generating.answer(wanted, call, exchange)
+        await self._generate([decode_chat(body, asked)], body, ChatForm, call, exchange)
 
     async def complete(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)
         body = CompletionBody.read(exchange.body)
-        requests = decode_completion(body, asked)
-        model = model_of(body.model, self._texts, "decoder")
-        form = CompletionForm(TokenTexts(partial(self._texts.token_bytes, model.name)))
-        wanted = AskedGeneration(requests, body.num_answers, form, model.digest, body.stream, body.include_usage)
-        await self._generating.answer(wanted, call, exchange)
+        await self._generate(decode_completion(body, asked), body, CompletionForm, call, exchange)
 
     async def embed(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)
@@ -124,6 +117,21 @@ class Routes:
         body = RerankBody.read(exchange.body)
         response = await self._core.Rerank(decode_rerank(body, asked), call)
         await exchange.reply(encode_rerank(body, response))
+
+    async def _generate(
+        self,
+        requests: Sequence[gateway_pb2.GenerateRequest],
+        body: GenerationBody,
+        form: Callable[[TokenTexts], Form],
+        call: Call,
+        exchange: Exchange,
+    ) -> None:
+        model = model_of(body.model, self._texts, "decoder")
+        token_texts = TokenTexts(partial(self._texts.token_bytes, model.name))
+        wanted = AskedGeneration(
+            requests, body.num_answers, form(token_texts), model.digest, body.stream, body.include_usage
+        )
+        await self._generating.answer(wanted, call, exchange)
 
     def _opened(self, exchange: Exchange) -> tuple[Asked, Call]:
         """What its headers say. Raises InvalidRequest, and what an unknown caller is refused with."""
