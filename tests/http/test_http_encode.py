@@ -77,3 +77,19 @@ def test_what_is_wrong_with_a_reranking_is_named(web, given, param):
 def test_a_decoder_does_not_embed(client):
     with pytest.raises(openai.BadRequestError, match="does not encode"):
         client.embeddings.create(model="reference", input="x")
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_documents_come_best_first(web, grpc_client, path):
+    documents = ["a wheel", "the mill race", "nothing at all"]
+    theirs = grpc_client.rerank("tiny", "mill", documents).results
+    body = {"model": "tiny", "query": "mill", "documents": [documents[0], {"text": documents[1]}, documents[2]]}
+    ours = web.post(path, json=body).json()
+    assert [each["index"] for each in ours["results"]] == [each.index for each in theirs]
+    assert [each["document"]["text"] for each in ours["results"]] == [documents[each.index] for each in theirs]
+    scores = [each["relevance_score"] for each in ours["results"]]
+    assert scores == pytest.approx([each.score for each in theirs])
+    assert scores == sorted(scores, reverse=True)
+    assert ours["usage"]["total_tokens"] > 0
+    best = web.post(path, json=body | {"top_n": 1, "return_documents": False}).json()["results"]
+    assert best == [{"index": theirs[0].index, "relevance_score": pytest.approx(theirs[0].score)}]

@@ -170,3 +170,30 @@ def test_models_are_listed_and_found(client):
     assert client.models.retrieve(MODEL).id == MODEL
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("a/b")
+
+
+def test_chat_logprobs_name_tokens_bytes_and_others(client, grpc_client):
+    asked = {"model": MODEL, "messages": HELLO, "temperature": 0, "max_tokens": 5, "logprobs": True}
+    theirs = grpc_client.generate(MODEL, [Message("user", "Hello")], max_tokens=5, logprobs=3).logprobs
+    whole = client.chat.completions.create(**asked, top_logprobs=3).choices[0]
+    streamed = []
+    for chunk in client.chat.completions.create(**asked, top_logprobs=3, stream=True):
+        streamed += chunk.choices[0].logprobs.content
+    assert streamed == whole.logprobs.content
+    assert "".join(each.token for each in streamed) == whole.message.content
+    for ours, expected in zip(whole.logprobs.content, theirs, strict=True):
+        assert bytes(ours.bytes).decode() == ours.token == chr(expected.chosen.token_id)
+        assert ours.logprob == pytest.approx(expected.chosen.logprob)
+        assert [other.token for other in ours.top_logprobs] == [chr(other.token_id) for other in expected.top]
+    bare = client.chat.completions.create(**asked).choices[0].logprobs.content
+    assert [(each.token, each.top_logprobs) for each in bare] == [(each.token, []) for each in streamed]
+
+
+async def test_an_asynchronous_chat_is_answered(served):
+    async with openai.AsyncOpenAI(base_url=served.base_url, api_key="none", max_retries=0) as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3, user="mill")
+        stream = client.chat.completions.stream(model=MODEL, messages=HELLO, max_tokens=3, temperature=0)
+        async with stream as events:
+            text = "".join([event.delta async for event in events if event.type == "content.delta"])
+    assert answer.usage.completion_tokens == 3
+    assert len(text) == 3
