@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test models check protos bench clean
+.PHONY: help run test models prometheus check protos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -14,7 +14,7 @@ help: ## this list
 run: .venv/stamp-standalone models ## install, fetch the models, start the suite, ask a first question; ONESHOT=1 stops then
 	$(BIN)/headrace demo $(if $(ONESHOT),--once)
 
-test: .venv/stamp-dev models ## install, fetch the models, every check and every test
+test: .venv/stamp-dev models prometheus ## install, fetch the models, every check and every test
 	$(MAKE) check
 	$(BIN)/pytest
 
@@ -28,6 +28,9 @@ check: .venv/stamp-dev ## lint, format, types, import rules, contract
 models: .venv/stamp-standalone ## fetch and convert the models that the suite and its tests use
 	$(BIN)/headrace models add smollm2
 	$(BIN)/headrace models add minilm
+
+prometheus: .venv/stamp-venv ## fetch Prometheus and Alertmanager for the tests that use them, where apt-get is
+	$(BIN)/python tools/prometheus.py
 
 protos: .venv/stamp-dev ## write the stubs from protos/
 	$(BIN)/python tools/protos.py generate

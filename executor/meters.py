@@ -21,7 +21,8 @@ class StepMeters:
         self._seconds = metrics.histogram(table.STEP_SECONDS)
         self._rows = metrics.histogram(table.STEP_ROWS)
         tokens, read = metrics.counter(table.STEP_TOKENS), metrics.counter(table.MEMORY_READ_BYTES)
-        self._decode, self._prefill, self._padding = (tokens.labels(kind) for kind in ("decode", "prefill", "padding"))
+        kinds = ("decode", "guess", "prefill", "padding")
+        self._decode, self._guess, self._prefill, self._padding = (tokens.labels(kind) for kind in kinds)
         self._weights, self._kv = read.labels("weights"), read.labels("kv")
         self._peak = metrics.gauge(table.PEAK_TOKENS_PER_SECOND)
         self._fastest = 0.0
@@ -32,9 +33,10 @@ class StepMeters:
         sample = reading.sample
         self._seconds.observe(sample.duration_s)
         self._rows.observe(reading.num_rows)
-        self._decode.inc(sample.num_decodes)
+        self._decode.inc(sample.num_decodes - reading.num_guesses - reading.num_dummies)
+        self._guess.inc(reading.num_guesses)
         self._prefill.inc(sample.prefill_tokens - reading.padding_tokens)
-        self._padding.inc(reading.padding_tokens)
+        self._padding.inc(reading.padding_tokens + reading.num_dummies)
         self._weights.inc(self._weight_bytes)
         self._kv.inc(reading.context_tokens * self._kv_token_bytes)
         num_tokens = sample.num_decodes + sample.prefill_tokens
@@ -66,6 +68,8 @@ class DecoderMeters(StepMeters):
         fragmentation, age = metrics.gauge(table.KV_FRAGMENTATION), metrics.gauge(table.KV_CACHE_AGE_SECONDS)
         prompt = Total(metrics.counter(table.PREFIX_PROMPT_TOKENS))
         cached = Total(metrics.counter(table.PREFIX_CACHED_TOKENS))
+        proposed = Total(metrics.counter(table.SPECULATION_PROPOSED_TOKENS))
+        accepted = Total(metrics.counter(table.SPECULATION_ACCEPTED_TOKENS))
         metrics.gauge(table.SLOTS).set(num_slots)
         kv.labels("total").set(spec.num_blocks * spec.kv_bytes_per_block)
 
@@ -87,6 +91,8 @@ class DecoderMeters(StepMeters):
             age.set(memory.cache_age_s)
             prompt.is_now(memory.prompt_tokens)
             cached.is_now(memory.cached_tokens)
+            proposed.is_now(now.num_proposed_tokens)
+            accepted.is_now(now.num_accepted_tokens)
 
         metrics.before_scrape(refresh)
 

@@ -11,13 +11,16 @@ class StepReading:
     """Tokens and seconds of a step, its rows, and the tokens of context that they read.
 
     `predicted_s` is how long it should have taken, None where too little is known yet. `padding_tokens` are among the
-    sample's prefill tokens.
+    sample's prefill tokens. Among its decodes are `num_guesses`, rows of tokens that are only guessed, and
+    `num_dummies`, rows that stand in for such.
     """
 
     sample: StepSample
     num_rows: int
     context_tokens: int = 0
     padding_tokens: int = 0
+    num_guesses: int = 0
+    num_dummies: int = 0
     predicted_s: float | None = None
 
 

@@ -178,12 +178,23 @@ class Stepper:
         num_tokens = sum(row.num_tokens for row in rows)
         self.num_tokens += num_tokens
         num_single = sum(row.num_tokens == 1 for row in rows)
-        num_decodes = num_single + max(0, num_rows - len(rows))  # a dummy in a guess's place takes as long
+        num_dummies = max(0, num_rows - len(rows))
+        num_decodes = num_single + num_dummies  # one in a guess's place takes as long
         sample = StepSample(num_decodes, num_tokens - num_single, duration_s)
         known = self._step_model.num_samples >= _KNOWN_STEPS
         predicted_s = self._step_model.seconds(num_decodes, sample.prefill_tokens) if known else None
         context_tokens = sum(row.past + row.num_tokens for row in rows)
-        self._stepped(StepReading(sample, len(rows), context_tokens, predicted_s=predicted_s))
+        num_guesses = sum(row.guess is not None for row in rows)
+        self._stepped(
+            StepReading(
+                sample,
+                len(rows),
+                context_tokens,
+                num_guesses=num_guesses,
+                num_dummies=num_dummies,
+                predicted_s=predicted_s,
+            )
+        )
         self._step_model.observe((sample,))
         self._samples.append(sample)
 

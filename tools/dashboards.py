@@ -36,6 +36,7 @@ RECORDED: Mapping[str, Sequence[tuple[str, str, str]]] = {
         ("Slots in use, share", "headrace:slots_in_use:ratio", "percentunit"),
         ("KV pressure", "headrace:kv_pressure:ratio", "percentunit"),
         ("Prefix hit rate", "headrace:prefix_hit:ratio5m", "percentunit"),
+        ("Guesses that came true", "headrace:speculation_accepted:ratio5m", "percentunit"),
         ("Memory read", "headrace:memory_read:bytes_per_second5m", "Bps"),
         ("Step time, P99", "headrace:step_seconds:p99_5m", "s"),
     ),

@@ -46,8 +46,9 @@ STEP_TOKENS = counter(
     _DEVICES,
     "kind",
     "tokens",
-    "Tokens computed: `prefill`, `decode`, or `padding`.",
-    "Mostly `prefill`: prompts that begin alike would gain by the prefix cache. `padding`: as batch padding.",
+    "Tokens computed: `prefill`, `decode`, `guess` of speculation, or `padding`.",
+    "Mostly `prefill`: prompts that begin alike would gain by the prefix cache. `padding`: as batch padding. `guess`: "
+    "compare speculation's tokens.",
 )
 PEAK_TOKENS_PER_SECOND = gauge(
     "peak_tokens_per_second",
@@ -111,5 +112,21 @@ PREFIX_CACHED_TOKENS = counter(
     "",
     "tokens",
     "Of those, tokens found and not computed.",
+    "Nothing: it is work saved.",
+)
+SPECULATION_PROPOSED_TOKENS = counter(
+    "speculation_proposed_tokens",
+    _EXECUTOR,
+    "",
+    "tokens",
+    "Guessed tokens that had a row in a step.",
+    "Nothing by itself; few of them accepted: `executor.speculation = 0` for models whose answers repeat little.",
+)
+SPECULATION_ACCEPTED_TOKENS = counter(
+    "speculation_accepted_tokens",
+    _EXECUTOR,
+    "",
+    "tokens",
+    "Of those, tokens that came true: each saved its answer a step.",
     "Nothing: it is work saved.",
 )

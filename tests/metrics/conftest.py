@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import socket
+import sysconfig
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
@@ -111,3 +113,17 @@ def watching(tmp_path: Path, metrics_port: int) -> Watching:
             yield watched
 
     return start
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], str]:
+    """The path of a program that `make prometheus` brings. Skips where it is not to be had."""
+    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+    def find(name: str) -> str:
+        found = shutil.which(name, path=path)
+        if found is None:
+            pytest.skip(f"{name} is not installed: make prometheus brings it where apt-get is")
+        return found
+
+    return find

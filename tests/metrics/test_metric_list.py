@@ -3,8 +3,8 @@
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 METRIC = re.compile(r"\bheadrace_[a-z0-9_]+")
 RECORDED = re.compile(r"\bheadrace:[a-z0-9_:]+")
-promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
 
 
 def _dashboards() -> ModuleType:
@@ -114,19 +113,37 @@ def test_every_alert_is_seen_to_fire() -> None:
     assert fired == {alert["alert"] for alert in _rules("alerts.yml")}
 
 
-@promtool
+def test_every_record_is_worked_out() -> None:
+    tests = yaml.safe_load((PROMETHEUS / "tests" / "recording.yml").read_text())["tests"]
+    asked = [case["expr"] for test in tests for case in test["promql_expr_test"] if case["exp_samples"]]
+    for rule in _rules("recording.yml"):
+        assert any(re.search(rf"{rule['record']}\b", expression) for expression in asked), rule["record"]
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        ("check", "config", "prometheus.yml"),
-        ("check", "rules", "recording.yml", "alerts.yml"),
-        ("test", "rules", "tests/alerts.yml"),
+        ("promtool", "check", "config", "prometheus.yml"),
+        ("promtool", "check", "rules", "--lint-fatal", "recording.yml", "alerts.yml"),
+        ("promtool", "test", "rules", "tests/recording.yml", "tests/alerts.yml"),
+        ("amtool", "check-config", "alertmanager.yml"),
     ],
-    ids=["config", "rules", "alerts"],
+    ids=["config", "rules", "tests", "alertmanager"],
 )
-def test_promtool_is_content(arguments: tuple[str, ...]) -> None:
-    done = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+def test_prometheus_own_checkers_are_content(program: Callable[[str], str], command: tuple[str, ...]) -> None:
+    _run(program(command[0]), *command[1:])
+
+
+@pytest.mark.parametrize(("severity", "receiver"), [("critical", "pager"), ("warning", "tickets")])
+def test_alerts_reach_whom_they_are_for(program: Callable[[str], str], severity: str, receiver: str) -> None:
+    routing = ("config", "routes", "test", "--config.file=alertmanager.yml", f"severity={severity}")
+    assert _run(program("amtool"), *routing).split() == [receiver]
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_collector_is_wired_to_parts_that_it_has() -> None:
