@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from headrace.core.errors import ConfigError
 from headrace.core.precision import DEFAULT_RULES, parse_rules
+from headrace.core.role import Role
 from headrace.core.screening import ScreenPolicy
 
 
@@ -74,12 +75,40 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class TlsSettings(_Section):
+    """Certificates, as PEM. Those of a folder may be named one by one instead.
+
+    A server shows its own and asks its callers for one of `ca`. A channel trusts servers of `ca`, without one those
+    of the system's authorities, and shows its own where there is one.
+    """
+
+    dir: Path | None = Field(
+        None, description="folder of ca.crt, and ROLE.crt and ROLE.key of each role, or tls.crt and tls.key of one"
+    )
+    ca: Path | None = Field(None, description="authorities that sign the others' certificates; default: DIR/ca.crt")
+    certificate: Path | None = Field(None, description="this process's; default: DIR/ROLE.crt, else DIR/tls.crt")
+    key: Path | None = Field(None, description="the certificate's; default: DIR/ROLE.key, else DIR/tls.key")
+    role: Role = Field(Role.CLIENT, description="whose certificate this is; a service's is always its own")
+    domain: str = Field(
+        "headrace",
+        pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$",
+        max_length=200,
+        description="certificates name a role ROLE.DOMAIN or spiffe://DOMAIN/.../ROLE; '': a server is known by its "
+        "host's name, and callers have no roles",
+    )
+
+
 class TransportSettings(_Section):
     """Both sides of every channel read the same bounds."""
 
     max_message_bytes: int = Field(4 * 2**20, ge=2**10, le=2**30)
     keepalive_ms: int = Field(20_000, ge=1_000)
     drain_s: float = Field(30.0, gt=0, description="longest wait for running work when leaving")
+    tls: TlsSettings | None = Field(None, description="none: plain text, for loopback only")
+
+    def of(self, role: Role) -> Self:
+        """The same for a process of that role."""
+        return self.model_copy(update={"tls": self.tls and self.tls.model_copy(update={"role": role})})
 
 
 class ModelsSettings(_Section):
@@ -99,6 +128,9 @@ class TelemetrySettings(_Section):
 class GatewaySettings(_Section):
     listen: Address = "127.0.0.1:8470"
     http_listen: Address | Literal[""] = Field("", description="HOST:PORT for OpenAI's HTTP clients; '': none")
+    client_certificates: bool = Field(
+        True, description="with TLS callers show one of role client; false: API keys or tokens alone say who calls"
+    )
     scheduler: Addresses = "127.0.0.1:8471"
     preprocess: str = Field("inline", description="inline, or the HOST:PORT of a preprocess service")
     max_requests: int = Field(1024, ge=1)

@@ -18,6 +18,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from headrace.chassis.access import Access, Check
 from headrace.chassis.status import abort
 from headrace.core.errors import Draining, EngineFault, HeadraceError, InvalidRequest
 
@@ -32,10 +33,12 @@ class _Undecodable:
 
 
 class StatusInterceptor(grpc.aio.ServerInterceptor):
-    """Turns what a handler raises into a status, for all four kinds of call. Once `leaving`, refuses every new call."""
+    """Turns what a handler raises into a status, for all four kinds of call. With `access` a call must pass it first.
+    Once `leaving`, refuses every new call."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access | None = None) -> None:
         self.leaving = False
+        self._access = access
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -45,20 +48,21 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
             return None
         if self.leaving:
             return grpc.unary_stream_rpc_method_handler(_refuse_leaving)
+        check = self._access.check(details.method) if self._access else None
         deserialise = _guarded(handler.request_deserializer) if handler.request_deserializer else None
         for kind, make in (
             ("unary_unary", grpc.unary_unary_rpc_method_handler),
             ("stream_unary", grpc.stream_unary_rpc_method_handler),
         ):
             if behaviour := getattr(handler, kind):
-                return make(_answers_once(behaviour), deserialise, handler.response_serializer)
+                return make(_answers_once(behaviour, check), deserialise, handler.response_serializer)
         for kind, make in (
             ("unary_stream", grpc.unary_stream_rpc_method_handler),
             ("stream_stream", grpc.stream_stream_rpc_method_handler),
         ):
             if behaviour := getattr(handler, kind):
                 wrap = _answers_many if inspect.isasyncgenfunction(behaviour) else _writes_answers
-                return make(wrap(behaviour), deserialise, handler.response_serializer)
+                return make(wrap(behaviour, check), deserialise, handler.response_serializer)
         return handler
 
 
@@ -67,9 +71,11 @@ async def _refuse_leaving(request: bytes, context: _Context) -> AsyncIterator[by
     yield b""
 
 
-def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Awaitable[Any]]:
+def _answers_once(behaviour: Callable[..., Any], check: Check | None) -> Callable[[Any, _Context], Awaitable[Any]]:
     async def call(request: Any, context: _Context) -> Any:
         try:
+            if check:
+                check(context)
             return await behaviour(_checked(request), context)
         except Exception as error:
             await abort(context, as_error(error))
@@ -77,9 +83,9 @@ def _answers_once(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Aw
     return call
 
 
-def _writes_answers(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], Awaitable[Any]]:
+def _writes_answers(behaviour: Callable[..., Any], check: Check | None) -> Callable[[Any, _Context], Awaitable[Any]]:
     """For a handler that writes through its context: a coroutine, not a generator."""
-    answer = _answers_once(behaviour)
+    answer = _answers_once(behaviour, check)
 
     async def call(request: Any, context: _Context) -> Any:
         # By itself: where the first write is given up, gRPC would send this again with the status, and fail at both.
@@ -89,9 +95,13 @@ def _writes_answers(behaviour: Callable[..., Any]) -> Callable[[Any, _Context], 
     return call
 
 
-def _answers_many(behaviour: Callable[..., AsyncGenerator[Any, None]]) -> Callable[[Any, _Context], AsyncIterator[Any]]:
+def _answers_many(
+    behaviour: Callable[..., AsyncGenerator[Any, None]], check: Check | None
+) -> Callable[[Any, _Context], AsyncIterator[Any]]:
     async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
         try:
+            if check:
+                check(context)
             async with aclosing(behaviour(_checked(request), context)) as responses:
                 async for response in responses:
                     yield response

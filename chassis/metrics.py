@@ -12,12 +12,14 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from opentelemetry.trace import SpanContext
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.metrics import disable_created_metrics
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from headrace.chassis.config import TlsSettings
 from headrace.chassis.metric_table.metric import Metric
+from headrace.chassis.scrape_port import start_scrape_port
 from headrace.core.errors import ConfigError
 
 REFRESH_S = 2.0
@@ -77,10 +79,10 @@ class Metrics:
             future.cancel()
 
     @asynccontextmanager
-    async def serving(self, listen: str) -> AsyncIterator[str]:
+    async def serving(self, listen: str, tls: TlsSettings | None = None) -> AsyncIterator[str]:
         """Answers GET /metrics at HOST:PORT until the block ends; yields the bound address. Nothing where it is ''.
 
-        Raises ConfigError where the address cannot be bound.
+        Raises ConfigError where the address cannot be bound, or the certificates are not to be had.
         """
         if not listen:
             yield ""
@@ -89,7 +91,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # twice the series, and nothing gained
         self._loop = asyncio.get_running_loop()
         try:
-            server, thread = start_http_server(int(port), host, self.registry)
+            server, thread = start_scrape_port(host.strip("[]"), int(port), self.registry, tls)
         except OSError as error:
             raise ConfigError(f"cannot serve metrics on {listen}: {error.strerror}") from error
         try:

@@ -1,19 +1,26 @@
 """The server of a service: standard health and reflection, our interceptors, bounded drain."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from headrace.chassis.access import Access
+from headrace.chassis.certificates import Certificates
 from headrace.chassis.channel import channel_options
 from headrace.chassis.config import TransportSettings
+from headrace.chassis.credentials import server_credentials
 from headrace.chassis.health import Health
 from headrace.chassis.interceptors import StatusInterceptor
 from headrace.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 _SETTLE_S = 0.05
 
@@ -31,16 +38,34 @@ class ServerHandle:
         self.health.set_ready(ready)
 
 
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine reaches HOST:PORT."""
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @asynccontextmanager
 async def serve(
-    listen: str, transport: TransportSettings, register: Callable[[grpc.aio.Server], None], services: Sequence[str]
+    listen: str,
+    transport: TransportSettings,
+    register: Callable[[grpc.aio.Server], None],
+    services: Sequence[str],
+    *,
+    ask_callers: bool = True,
 ) -> AsyncIterator[ServerHandle]:
     """Serves until the block ends, then takes no new call and waits up to `transport.drain_s` for running ones.
 
-    `register` adds the servicers, `services` are their full names. Not ready until `set_ready(True)`.
-    Raises ConfigError where the address cannot be bound.
+    `register` adds the servicers, `services` are their full names. Not ready until `set_ready(True)`. With TLS callers
+    need a certificate unless `ask_callers` is False, and one of the right role for each method. Raises ConfigError
+    where the address cannot be bound, or the certificates are not to be had.
     """
-    interceptor = StatusInterceptor()
+    certificates = Certificates(transport.tls, server=True) if transport.tls else None
+    if certificates is None and not is_loopback(listen):
+        log.warning("%s is open to other machines without TLS: set transport.tls", listen)
+    interceptor = StatusInterceptor(Access(certificates.domain, ask_callers) if certificates else None)
     server = grpc.aio.server(options=channel_options(transport), interceptors=[interceptor])
     health = Health(services)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -50,7 +75,10 @@ async def serve(
     )
     host = listen.rpartition(":")[0]
     try:
-        port = server.add_insecure_port(listen)
+        if certificates:
+            port = server.add_secure_port(listen, server_credentials(certificates, ask_callers))
+        else:
+            port = server.add_insecure_port(listen)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {listen}: the address is in use or not ours") from error
     if port == 0:

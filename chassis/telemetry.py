@@ -14,17 +14,27 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headrace.api.types.v1.types_pb2 import TraceContext
-from headrace.chassis.config import TelemetrySettings
+from headrace.chassis.certificates import Certificates
+from headrace.chassis.channel import peer_name
+from headrace.chassis.config import TelemetrySettings, TlsSettings
+from headrace.chassis.credentials import channel_credentials
+from headrace.core.role import Role
+
+OWN_COLLECTOR = "headrace"
+"""The scheme of an endpoint that is a suite's own collector with TLS: reached with the services' certificates."""
 
 _propagator = TraceContextTextMapPropagator()
 
 
 @contextmanager
-def telemetry(service: str, instance: str, settings: TelemetrySettings) -> Iterator[trace.Tracer]:
+def telemetry(
+    service: str, instance: str, settings: TelemetrySettings, tls: TlsSettings | None = None
+) -> Iterator[trace.Tracer]:
     """A tracer for one service of this process, flushed when the block ends.
 
     Spans go to settings.endpoint, else where the standard OTEL_EXPORTER_OTLP_* variables say, else nowhere (and then
-    cost next to nothing). Several services in one process each have their own, so that traces tell them apart.
+    cost next to nothing). `tls` is for a suite's own collector; others have the standard variables' certificates.
+    Several services in one process each have their own, so that traces tell them apart.
     """
     endpoint = (
         settings.endpoint
@@ -38,12 +48,23 @@ def telemetry(service: str, instance: str, settings: TelemetrySettings) -> Itera
         {"service.name": f"headrace-{service}", "service.namespace": "headrace", "service.instance.id": instance}
     )
     provider = TracerProvider(resource=resource)
-    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://") or "://" not in endpoint)
+    exporter = _exporter(endpoint, tls)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
     try:
         yield provider.get_tracer("headrace")
     finally:
         provider.shutdown()
+
+
+def _exporter(endpoint: str, tls: TlsSettings | None) -> OTLPSpanExporter:
+    scheme, _, address = endpoint.rpartition("://")
+    if scheme != OWN_COLLECTOR or tls is None:
+        return OTLPSpanExporter(endpoint=endpoint, insecure=scheme in ("", "http"))
+    return OTLPSpanExporter(
+        endpoint=f"https://{address}",
+        credentials=channel_credentials(Certificates(tls, server=False).current()),
+        channel_options=tuple(peer_name(tls, Role.COLLECTOR)),  # type: ignore[arg-type]  # any number of them
+    )
 
 
 def configure_logging(service: str, settings: TelemetrySettings) -> None:

@@ -11,9 +11,10 @@ from rich.table import Table
 
 from headrace.chassis.config import load_settings
 from headrace.cli.keys import ApiKey
-from headrace.cli.reach import reaching
+from headrace.cli.reach import reaching, tls
 from headrace.client import Client
 from headrace.client.values import EncodeOptions, PoolingName, Qos
+from headrace.core.role import Role
 
 Given = TypeVar("Given")
 
@@ -81,7 +82,7 @@ def classify(
 def _ask(address: str | None, api_key: str | None, call: Callable[[Client], Given]) -> Given:
     """Raises what the gateway answers; Unavailable with how to start a suite where nobody listens."""
     address = address or load_settings().gateway.listen
-    with Client(address, api_key=api_key) as client, reaching(address):
+    with Client(address, api_key=api_key, tls=tls(Role.CLIENT)) as client, reaching(address):
         return call(client)
 
 

@@ -1,6 +1,7 @@
 """Metrics of a running suite as they are scraped, and what two scrapes say together. Fetching stands at the end."""
 
 import asyncio
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,11 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.chassis.certificates import Certificates
+from headrace.chassis.credentials import client_context
+from headrace.cli.reach import tls
 from headrace.core.errors import Unavailable
+from headrace.core.role import Role
 
 Snapshot = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 """Values by sample name and labels, of all services together."""
@@ -61,15 +66,20 @@ def parse(texts: Sequence[str]) -> Snapshot:
 
 def scrape(port: int) -> Snapshot:
     """Of a suite that runs with `--metrics-port`. Raises Unavailable where nobody answers on any of its ports."""
-    texts = [text for place in range(NUM_SERVICES) if (text := _page(port + place))]
+    own = tls(Role.PROBER)
+    context = client_context(Certificates(own, server=False).current()) if own else None
+    texts = [text for place in range(NUM_SERVICES) if (text := _page(port + place, context))]
     if not texts:
         raise Unavailable(f"no metrics at ports {port} to {port + NUM_SERVICES - 1}: headrace up --metrics-port {port}")
     return parse(texts)
 
 
-def _page(port: int) -> str:
+def _page(port: int, context: ssl.SSLContext | None) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as answer:
+        scheme = "https" if context else "http"
+        with urllib.request.urlopen(
+            f"{scheme}://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S, context=context
+        ) as answer:
             page: str = answer.read().decode()
             return page
     except (urllib.error.URLError, TimeoutError):

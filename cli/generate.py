@@ -8,10 +8,11 @@ from rich.console import Console
 
 from headrace.chassis.config import load_settings
 from headrace.cli.keys import ApiKey
-from headrace.cli.reach import reaching
+from headrace.cli.reach import reaching, tls
 from headrace.client import AsyncClient, Message, Piece
 from headrace.client.values import CallOptions, OnMiss, PrecisionName, Qos
 from headrace.core.errors import EngineFault
+from headrace.core.role import Role
 
 
 def generate(
@@ -58,7 +59,7 @@ async def ask(
     Raises what the gateway answers; Unavailable with how to start a suite where nobody listens.
     """
     last: Piece | None = None
-    async with AsyncClient(address, api_key=api_key) as client:
+    async with AsyncClient(address, api_key=api_key, tls=tls(Role.CLIENT)) as client:
         try:
             whole = [Message("user", prompt)] if chat else prompt
             with reaching(address):

@@ -26,6 +26,7 @@ COMMANDS = {
     "generate": "headrace.cli.generate:generate",
     "results": "headrace.cli.results:app",
     "keys": "headrace.cli.keys:app",
+    "certs": "headrace.cli.certs:certs",
     "screen": "headrace.cli.screen:screen",
     "embed": "headrace.cli.encode:embed",
     "rerank": "headrace.cli.encode:rerank",

@@ -1,12 +1,20 @@
-"""What a command says where nobody listens at the gateway's address."""
+"""How a command reaches a running suite: the certificates that it shows, and what it says where nobody listens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 
+from headrace.chassis.config import TlsSettings, load_settings
 from headrace.chassis.status import said_by_service
 from headrace.core.errors import Unavailable
+from headrace.core.role import Role
+
+
+def tls(role: Role, config: Path | None = None) -> TlsSettings | None:
+    """What the settings say of TLS, for a caller of this role: a file's, under HEADRACE_TRANSPORT__TLS__DIR."""
+    return load_settings(config).transport.of(role).tls
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from headrace.chassis.config import load_settings
 from headrace.cli.keys import ApiKey
-from headrace.cli.reach import reaching
+from headrace.cli.reach import reaching, tls
 from headrace.cli.waterfall import printable
 from headrace.client import AsyncClient, FinishReason, Piece, Result
+from headrace.core.role import Role
 
 app = typer.Typer(no_args_is_help=True, help="Answers that went on after their SLA.")
 
@@ -73,7 +74,7 @@ def results_table(results: list[Result]) -> Table:
 async def _client(address: str | None, tenant: str | None, api_key: str | None) -> AsyncIterator[AsyncClient]:
     """Says how to start a suite where nobody listens."""
     where = address or load_settings().gateway.listen
-    async with AsyncClient(where, tenant=tenant, api_key=api_key) as client:
+    async with AsyncClient(where, tenant=tenant, api_key=api_key, tls=tls(Role.CLIENT)) as client:
         with reaching(where):
             yield client
 

@@ -1,6 +1,8 @@
 """`headrace scheduler`: runs one; its subcommands look into a running one and change its settings."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,6 +15,7 @@ from headrace.cli.services import Config, run_service
 from headrace.cli.waterfall import printable
 from headrace.client.scheduler_admin import SchedulerAdmin, SchedulerStatus
 from headrace.core.errors import InvalidRequest
+from headrace.core.role import Role
 from headrace.standalone.services import Service
 
 app = typer.Typer()
@@ -36,20 +39,20 @@ def set_(
 ) -> None:
     """Change settings of a running scheduler, all or none, until it ends."""
     parsed = parse_changes(changes)
-    values = asyncio.run(_set(_address(context, address), parsed))
+    values = asyncio.run(_set(_admin(context, address), parsed))
     Console().print(_settings_table({name: values[name] for name in parsed}))
 
 
 @app.command()
 def settings(context: typer.Context, address: Address = None) -> None:
     """The settings that can change while a scheduler runs, with the values in effect."""
-    Console().print(_settings_table(asyncio.run(_settings(_address(context, address)))))
+    Console().print(_settings_table(asyncio.run(_settings(_admin(context, address)))))
 
 
 @app.command()
 def status(context: typer.Context, address: Address = None) -> None:
     """What a running scheduler does now: what waits, what runs where, what it has learned."""
-    now = asyncio.run(_status(_address(context, address)))
+    now = asyncio.run(_status(_admin(context, address)))
     console = Console()
     for table in status_tables(now):
         console.print(table)
@@ -121,20 +124,24 @@ def _settings_table(values: dict[str, str]) -> Table:
     return table
 
 
-def _address(context: typer.Context, address: str | None) -> str:
-    return address or load_settings(context.obj).scheduler.listen
+Opens = Callable[[], SchedulerAdmin]
 
 
-async def _set(address: str, changes: dict[str, str]) -> dict[str, str]:
-    async with SchedulerAdmin(address) as admin:
+def _admin(context: typer.Context, address: str | None) -> Opens:
+    given = load_settings(context.obj)
+    return partial(SchedulerAdmin, address or given.scheduler.listen, given.transport.of(Role.ADMIN))
+
+
+async def _set(opens: Opens, changes: dict[str, str]) -> dict[str, str]:
+    async with opens() as admin:
         return await admin.set(changes)
 
 
-async def _settings(address: str) -> dict[str, str]:
-    async with SchedulerAdmin(address) as admin:
+async def _settings(opens: Opens) -> dict[str, str]:
+    async with opens() as admin:
         return await admin.settings()
 
 
-async def _status(address: str) -> SchedulerStatus:
-    async with SchedulerAdmin(address) as admin:
+async def _status(opens: Opens) -> SchedulerStatus:
+    async with opens() as admin:
         return await admin.status()

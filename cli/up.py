@@ -61,6 +61,10 @@ Precisions = Annotated[
     ),
 ]
 
+TlsDir = Annotated[
+    Path | None, typer.Option("--tls", metavar="DIR", help="Certificates of all roles; see `headrace certs`.")
+]
+
 Http = Annotated[
     str | None, typer.Option("--http", metavar="HOST:PORT", help="Where OpenAI's clients are served; default: nowhere.")
 ]
@@ -76,13 +80,14 @@ def up(
     restart: Restart = False,
     precision: Precisions = None,
     http: Http = None,
+    tls: TlsDir = None,
 ) -> None:
     """Start every service on this machine and keep them running until Ctrl-C."""
 
     async def keep_serving(suite: Suite) -> bool:
         return True
 
-    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port, precision, http))
+    settings = with_encoder(suite_settings(config, preprocess, model, screen, metrics_port, precision, http, tls))
     raise typer.Exit(serve(settings, single, keep_serving, restart=restart))
 
 
@@ -102,6 +107,7 @@ def suite_settings(
     metrics_port: int | None = None,
     precision: str | None = None,
     http: str | None = None,
+    tls: Path | None = None,
 ) -> Settings:
     """The settings with the command's options on top. Raises ConfigError, ModelNotFound."""
     executor = {"models": models or None, "precision": precision}
@@ -116,6 +122,8 @@ def suite_settings(
         overrides["gateway"] = {"preprocess": "inline"}
     if http is not None:
         overrides["gateway"] = overrides.get("gateway", {}) | {"http_listen": http}
+    if tls is not None:
+        overrides["transport"] = {"tls": {"dir": tls}}
     settings = load_settings(config, overrides)
     repository = Repository(settings.models.home)
     for name in settings.executor.models:
@@ -150,8 +158,9 @@ async def _serve(settings: Settings, single: bool, body: Callable[[Suite], Await
     with stop_signals() as stop:
         async with suite(settings, single, on_serving, restart=restart) as running:
             if await body(running):
+                scheme = "https" if settings.transport.tls else "http"
                 if settings.gateway.http_listen:
-                    console.print(f"OpenAI clients: http://{settings.gateway.http_listen}/v1", soft_wrap=True)
+                    console.print(f"OpenAI clients: {scheme}://{settings.gateway.http_listen}/v1", soft_wrap=True)
                 console.print(f"ready: headrace generate --chat 'Hello' --address {running.gateway}", soft_wrap=True)
                 await stop.wait()
                 console.print("draining …")

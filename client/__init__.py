@@ -3,6 +3,7 @@
 Errors raised are those of headrace.core.errors.
 """
 
+from headrace.chassis.config import TlsSettings as Tls
 from headrace.client.blocking import Client
 from headrace.client.streaming import AsyncClient
 from headrace.client.values import (
@@ -41,6 +42,7 @@ __all__ = [
     "Result",
     "ResultHandle",
     "ResultState",
+    "Tls",
     "TokenLogprob",
     "TokenLogprobs",
     "Usage",

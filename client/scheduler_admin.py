@@ -14,6 +14,7 @@ from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.core.errors import Unavailable
 from headrace.core.request import Precision, QosClass
+from headrace.core.role import Role
 
 _Answer = TypeVar("_Answer")
 
@@ -84,7 +85,7 @@ class SchedulerAdmin:
 
     def __init__(self, address: str, transport: TransportSettings | None = None) -> None:
         self._address = address
-        self._channel = open_channel(address, transport or TransportSettings())
+        self._channel = open_channel(address, transport or TransportSettings(), Role.SCHEDULER)
         self._stub = SchedulerAdminServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:

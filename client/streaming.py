@@ -10,6 +10,7 @@ import grpc
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1.gateway_pb2_grpc import GatewayServiceStub
 from headrace.chassis.channel import open_channel
+from headrace.chassis.config import TlsSettings as Tls
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.client.codec import (
@@ -45,6 +46,7 @@ from headrace.client.values import (
     Result,
     Texts,
 )
+from headrace.core.role import Role
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 
@@ -56,7 +58,8 @@ class AsyncClient:
 
     `api_key` says who asks; at a gateway without keys `tenant` does (default: its default tenant). A call that is
     refused for now, or finds nobody, is made again up to `retries` times, within its timeout and only while nothing of
-    its answer has been delivered. Errors are those of headrace.core.errors.
+    its answer has been delivered. With `tls` the gateway must prove that it is one, and changed certificates are
+    read for calls that begin. Errors are those of headrace.core.errors.
     """
 
     def __init__(
@@ -67,11 +70,13 @@ class AsyncClient:
         api_key: str | None = None,
         retries: int = DEFAULT_RETRIES,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        tls: Tls | None = None,
     ) -> None:
         self._tenant = tenant
         self._api_key = api_key
         self._retries = Retries(retries)
-        self._channel = open_channel(address, TransportSettings(max_message_bytes=max_message_bytes))
+        transport = TransportSettings(max_message_bytes=max_message_bytes, tls=tls)
+        self._channel = open_channel(address, transport, Role.GATEWAY)
         self._stub = GatewayServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:

@@ -14,6 +14,7 @@ from headrace.api.scheduler.v1 import scheduler_pb2
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.server import ServerHandle, serve
+from headrace.core.role import Role
 from headrace.executor.enlist import EnlistLink, Reported
 from headrace.executor.sessions import Cancelling, SessionService
 
@@ -72,7 +73,7 @@ async def serving(
     def failed(error: Exception) -> None:
         loop.call_soon_threadsafe(breaks, error)
 
-    async with open_channel(own.scheduler, transport) as channel:
+    async with open_channel(own.scheduler, transport, Role.SCHEDULER) as channel:
         link = EnlistLink(channel, enlisted, lambda: worker)
         service = new_service(executor_id, link)
         worker = new_worker(service, failed)

@@ -129,7 +129,13 @@ async def start(
         async with (
             kserve.open_door(settings, service, texts, callers, tracer, ready) as door,
             _http(settings, service, texts, callers, ready) as http,
-            serve(settings.gateway.listen, settings.transport, register, SERVICES) as server,
+            serve(
+                settings.gateway.listen,
+                settings.transport,
+                register,
+                SERVICES,
+                ask_callers=settings.gateway.client_certificates,
+            ) as server,
         ):
             handle = server
             submitting = tasks.create_task(scheduler.run(), name="submit")

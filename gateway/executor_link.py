@@ -18,6 +18,7 @@ from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import EngineFault, Unavailable
 from headrace.core.request import FinishReason, Sampling
+from headrace.core.role import Role
 from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.frames import exchange
 from headrace.gateway.generation import Generation, Output, Placement, left_ms
@@ -110,7 +111,7 @@ class ExecutorLink:
         """Keeps the stream until it is lost or idle; then what still runs here loses its executor."""
         self._task = asyncio.current_task()
         try:
-            async with open_channel(self.address, self._transport) as channel:
+            async with open_channel(self.address, self._transport, Role.EXECUTOR) as channel:
                 await exchange(ExecutorServiceStub(channel).Execute(), self._outbox, self._receive)
         finally:
             self._rest.cancel()

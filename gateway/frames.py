@@ -16,6 +16,8 @@ Received = TypeVar("Received", bound=Message)
 
 log = logging.getLogger(__name__)
 
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
 
 async def exchange(
     call: grpc.aio.StreamStreamCall[Sent, Received], outbox: Outbox[Sent], receive: Callable[[Received], None]
@@ -31,7 +33,9 @@ async def exchange(
         try:
             async for frame in call:
                 receive(frame)
-        except grpc.aio.AioRpcError:
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _REFUSALS:
+                log.error("refused: %s", error.details())
             return  # lost: the caller of exchange knows what that means for its requests
 
     async def write() -> None:

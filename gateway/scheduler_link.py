@@ -18,6 +18,7 @@ from headrace.chassis.telemetry import link_to, to_frame
 from headrace.core.errors import Unavailable
 from headrace.core.prefix import prefix_hashes
 from headrace.core.request import Precision
+from headrace.core.role import Role
 from headrace.gateway.encoding import Encoding, EncodingRelay
 from headrace.gateway.frames import exchange
 from headrace.gateway.generation import Generation, Placement, left_ms
@@ -91,7 +92,7 @@ class SchedulerLink:
     async def run(self) -> None:
         """Keeps the stream up until cancelled."""
         loop, delay_s = asyncio.get_running_loop(), MIN_BACKOFF_S
-        async with open_channel(self._address, self._transport) as channel:
+        async with open_channel(self._address, self._transport, Role.SCHEDULER) as channel:
             stub = SchedulerServiceStub(channel)
             while True:
                 try:

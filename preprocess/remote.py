@@ -21,6 +21,7 @@ from headrace.chassis.outbox import MEMBER_OVERHEAD_BYTES, Outbox
 from headrace.chassis.status import from_fault
 from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import InvalidRequest, Unavailable
+from headrace.core.role import Role
 from headrace.preprocess.encoder_texts import EncoderTokens, Text
 from headrace.preprocess.pipeline import Prompt
 
@@ -169,7 +170,7 @@ async def open_preparer(
     address: str, transport: TransportSettings, wait_s: float = WAIT_S
 ) -> AsyncIterator[RemotePreparer]:
     """A preparer over the service at `address`, which need not be up yet."""
-    async with open_channel(address, transport) as channel, asyncio.TaskGroup() as tasks:
+    async with open_channel(address, transport, Role.PREPROCESS) as channel, asyncio.TaskGroup() as tasks:
         stub = preprocess_pb2_grpc.PreprocessServiceStub(channel)
         preparer = RemotePreparer(stub, address, transport.max_message_bytes, wait_s)
         running = tasks.create_task(preparer.run())

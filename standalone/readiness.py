@@ -8,15 +8,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
 from headrace.core.errors import Unavailable
+from headrace.core.role import Role
 
 START_S = 180.0
 """Longest wait for a service to be ready: models are compiled meanwhile."""
 
 
-async def await_serving(address: str, transport: TransportSettings, bound_s: float) -> None:
-    """Returns once the server at `address` is SERVING. Raises Unavailable after `bound_s`."""
+async def await_serving(address: str, transport: TransportSettings, bound_s: float, peer: Role | None = None) -> None:
+    """Returns once the server at `address` is SERVING; with TLS only that of a `peer`. Raises Unavailable after
+    `bound_s`."""
     try:
-        async with asyncio.timeout(bound_s), open_channel(address, transport) as channel:
+        async with asyncio.timeout(bound_s), open_channel(address, transport, peer) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             while True:
                 if await _watch(stub):

@@ -7,6 +7,7 @@ from enum import StrEnum
 from headrace.chassis.config import AUTO_ENCODER, Settings
 from headrace.chassis.server import ServerHandle
 from headrace.core.errors import HeadraceError
+from headrace.core.role import Role
 
 
 class Service(StrEnum):
@@ -17,6 +18,16 @@ class Service(StrEnum):
     ENCODER = "encoder"
     PREPROCESS = "preprocess"
     GATEWAY = "gateway"
+
+
+ROLES: Mapping[Service, Role] = {
+    Service.SCHEDULER: Role.SCHEDULER,
+    Service.EXECUTOR: Role.EXECUTOR,
+    Service.ENCODER: Role.EXECUTOR,
+    Service.PREPROCESS: Role.PREPROCESS,
+    Service.GATEWAY: Role.GATEWAY,
+}
+"""Whose certificate a service shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from headrace.chassis.config import Settings
 from headrace.chassis.server import ServerHandle
+from headrace.core.role import Role
 from headrace.standalone.readiness import START_S, await_serving
-from headrace.standalone.services import OnServing, Suite, parts, wired
+from headrace.standalone.services import ROLES, OnServing, Suite, parts, wired
 from headrace.standalone.wiring import start
 
 
@@ -24,7 +25,9 @@ async def running(settings: Settings, on_serving: OnServing = lambda name, addre
             handle = await services.enter_async_context(start(part.service, part.settings(settings)))
             handles[part.name], addresses[part.name] = handle, handle.address
             settings = wired(settings, part.service, handle.address)
-        for name, address in addresses.items():
-            await await_serving(address, settings.transport, START_S)
-            on_serving(name, address)
+        prober = settings.transport.of(Role.PROBER)
+        for part in parts(settings):
+            address = addresses[part.name]
+            await await_serving(address, prober, START_S, ROLES[part.service])
+            on_serving(part.name, address)
         yield Suite(addresses, handles)

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from headrace.chassis.config import Settings
+from headrace.chassis.telemetry import OWN_COLLECTOR
+from headrace.core.role import Role
 from headrace.standalone.services import OnServing, Suite
 from headrace.standalone.single import running
 from headrace.standalone.spans import collector, default_database
@@ -26,8 +28,10 @@ async def suite(
     async with AsyncExitStack() as stack:
         if collects_spans(settings):
             database = default_database(home)
-            address = await stack.enter_async_context(collector("127.0.0.1:0", database, transport=settings.transport))
-            telemetry = settings.telemetry.model_copy(update={"endpoint": f"http://{address}"})
+            transport = settings.transport.of(Role.COLLECTOR)
+            address = await stack.enter_async_context(collector("127.0.0.1:0", database, transport=transport))
+            scheme = OWN_COLLECTOR if transport.tls else "http"
+            telemetry = settings.telemetry.model_copy(update={"endpoint": f"{scheme}://{address}"})
             settings = settings.model_copy(update={"telemetry": telemetry})
         if single:
             yield await stack.enter_async_context(running(settings, on_serving))

@@ -18,9 +18,11 @@ from typing import NoReturn
 
 from headrace.chassis.config import Settings, TransportSettings
 from headrace.core.errors import HeadraceError, Unavailable
+from headrace.core.role import Role
 from headrace.standalone.readiness import START_S, await_serving
 from headrace.standalone.services import (
     CALLED_BY_OTHERS,
+    ROLES,
     OnServing,
     Part,
     Suite,
@@ -169,7 +171,7 @@ async def supervised(
                     child = await processes.enter_async_context(_child(part, settings, folder, restart))
                     children.append(child)
                     watchers.append(watching.create_task(child.watch()))
-                    starting.create_task(_ready(child, settings.transport, on_serving))
+                    starting.create_task(_ready(child, part, settings.transport, on_serving))
                     if part.service in CALLED_BY_OTHERS:
                         settings = wired(settings, part.service, await child.address)
             yield Suite({child.name: child.address.result() for child in children})
@@ -182,8 +184,8 @@ async def supervised(
         raise known from group
 
 
-async def _ready(child: Child, transport: TransportSettings, on_serving: OnServing) -> None:
-    await await_serving(await child.address, transport, START_S)
+async def _ready(child: Child, part: Part, transport: TransportSettings, on_serving: OnServing) -> None:
+    await await_serving(await child.address, transport.of(Role.PROBER), START_S, ROLES[part.service])
     on_serving(child.name, child.address.result())
 
 

@@ -17,7 +17,7 @@ from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.chassis.telemetry import telemetry
 from headrace.models.repository import Repository
-from headrace.standalone.services import Service
+from headrace.standalone.services import ROLES, Service
 
 if TYPE_CHECKING:
     from headrace.gateway.ports import Preparer
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def start(service: Service, settings: Settings) -> AsyncIterator[ServerHandle]:
-    """Starts one service with its own telemetry; drains it when the block ends.
+    """Starts one service with its own telemetry and its role's certificate; drains it when the block ends.
 
     Raises ConfigError (address in use), ModelNotFound and what the service's own start raises.
     """
     metrics = Metrics(service)
+    settings = settings.model_copy(update={"transport": settings.transport.of(ROLES[service])})
     async with (
-        metrics.serving(settings.telemetry.metrics_listen),
+        metrics.serving(settings.telemetry.metrics_listen, settings.transport.tls),
         _tracer(service, settings) as tracer,
         _app(service, settings, tracer, metrics) as handle,
     ):
@@ -118,7 +119,9 @@ async def _screener(settings: Settings, tracer: Tracer) -> AsyncIterator["Screen
 async def _tracer(service: Service, settings: Settings) -> AsyncIterator[Tracer]:
     """The service's tracer; flushed off the event loop, where a collector of this same process may be answering."""
     with ExitStack() as stack:
-        tracer = stack.enter_context(telemetry(service, f"{socket.gethostname()}-{os.getpid()}", settings.telemetry))
+        tracer = stack.enter_context(
+            telemetry(service, f"{socket.gethostname()}-{os.getpid()}", settings.telemetry, settings.transport.tls)
+        )
         try:
             yield tracer
         finally:

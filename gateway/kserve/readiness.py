@@ -10,6 +10,7 @@ from headrace.api.scheduler.v1 import scheduler_pb2
 from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerAdminServiceStub
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
+from headrace.core.role import Role
 
 if TYPE_CHECKING:
     from headrace.api.scheduler.v1.scheduler_pb2_grpc import SchedulerAdminServiceAsyncStub
@@ -36,5 +37,5 @@ class Loaded:
 @asynccontextmanager
 async def open_loaded(address: str, transport: TransportSettings) -> AsyncIterator[Loaded]:
     """A channel of its own to the scheduler, until the block ends."""
-    async with open_channel(address, transport) as channel:
+    async with open_channel(address, transport, Role.SCHEDULER) as channel:
         yield Loaded(SchedulerAdminServiceStub(channel))

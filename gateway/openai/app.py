@@ -18,6 +18,11 @@ async def open_door(
     """Serves `gateway.http_listen` until the block ends. Raises ConfigError where it cannot be bound."""
     application = Routes(settings, core, texts, callers, ready).application()
     async with serving(
-        application, settings.gateway.http_listen, settings.gateway.longest_unread_s, settings.transport.drain_s
+        application,
+        settings.gateway.http_listen,
+        settings.gateway.longest_unread_s,
+        settings.transport.drain_s,
+        settings.transport.tls,
+        settings.gateway.client_certificates,
     ) as handle:
         yield handle

@@ -3,14 +3,21 @@
 import asyncio
 import math
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from headrace.chassis.certificates import Certificates
+from headrace.chassis.config import TlsSettings
+from headrace.chassis.credentials import server_context
 from headrace.core.errors import ConfigError
+from headrace.gateway.openai.admitting import proving
 
 KEEP_ALIVE_S = 75
 """An idle connection stays open longer than clients keep theirs, so that none is closed under a new request."""
@@ -32,15 +39,25 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(application: ASGIApp, listen: str, unread_s: float, drain_s: float) -> AsyncIterator[HttpHandle]:
+async def serving(
+    application: ASGIApp,
+    listen: str,
+    unread_s: float,
+    drain_s: float,
+    tls: TlsSettings | None = None,
+    ask_callers: bool = True,
+) -> AsyncIterator[HttpHandle]:
     """Serves until the block ends, then waits up to `drain_s` from `leave` on. Raises ConfigError where the address
-    cannot be bound."""
+    cannot be bound, or the certificates are not to be had."""
+    certificates = Certificates(tls, server=True) if tls else None
     with _bound(listen, unread_s) as listener:
         server = _Server(
             uvicorn.Config(
                 application,
                 lifespan="off",
                 ws="none",
+                http=proving(certificates.domain) if certificates and ask_callers else H11Protocol,
+                ssl_context_factory=partial(_context, certificates, ask_callers) if certificates else None,
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
@@ -61,6 +78,10 @@ async def serving(application: ASGIApp, listen: str, unread_s: float, drain_s: f
             finally:
                 leave()
                 await running
+
+
+def _context(certificates: Certificates, ask_callers: bool, *_: object) -> ssl.SSLContext:
+    return server_context(certificates, ask_callers)
 
 
 @contextmanager

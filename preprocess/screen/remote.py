@@ -13,6 +13,7 @@ from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.chassis.telemetry import to_frame
+from headrace.core.role import Role
 from headrace.core.screening import Verdict
 
 
@@ -39,5 +40,5 @@ async def open_remote_screener(
     address: str, transport: TransportSettings, budget_s: float
 ) -> AsyncIterator[RemoteScreener]:
     """A screener over the service at `address`, which need not be up yet."""
-    async with open_channel(address, transport) as channel:
+    async with open_channel(address, transport, Role.PREPROCESS) as channel:
         yield RemoteScreener(preprocess_pb2_grpc.PreprocessServiceStub(channel), budget_s)
