@@ -111,9 +111,11 @@ def test_paths_exist(page: Path) -> None:
 
 
 def test_decisions_are_numbered_in_form_and_listed() -> None:
-    assert [path.name[:5] for path in ADRS] == [f"{number:04d}-" for number in range(1, len(ADRS) + 1)]
+    numbers = [int(path.name.partition("-")[0]) for path in ADRS]
+    assert numbers == sorted(set(numbers))
     architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for number, path in enumerate(ADRS, 1):
+    for number, path in zip(numbers, ADRS, strict=True):
+        assert path.name.startswith(f"{number:04d}-"), path.name
         headings = HEADING.findall(path.read_text(encoding="utf-8"))
         assert headings[0].startswith(f"{number}. "), path.name
         assert headings[1:] == ["Context", "Decision", "Consequences"], path.name

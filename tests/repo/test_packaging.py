@@ -21,6 +21,7 @@ LAZY = {
     "headrace.executor.engines.openvino",
     "headrace.executor.engines.openvino_encoder",
     "headrace.executor.engines.packed_graph",
+    "headrace.gateway.openai.admitting",
     "headrace.gateway.openai.app",
     "headrace.gateway.openai.routes",
     "headrace.gateway.openai.server",

@@ -98,4 +98,6 @@ def test_the_documented_table_is_this_one() -> None:
         for service, methods in TABLE.items()
         for method, callers in methods.items()
     ]
-    assert [line for line in page.splitlines() if line.startswith(("| `headrace.", "| `inference.", "| `open", "| `grpc"))] == lines
+    assert [
+        line for line in page.splitlines() if line.startswith(("| `headrace.", "| `inference.", "| `open", "| `grpc"))
+    ] == lines
