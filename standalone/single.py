@@ -21,12 +21,13 @@ async def running(settings: Settings, on_serving: OnServing = lambda name, addre
     addresses: dict[str, str] = {}
     handles: dict[str, ServerHandle] = {}
     async with AsyncExitStack() as services:
-        for part in parts(settings):
+        started = parts(settings)
+        for part in started:
             handle = await services.enter_async_context(start(part.service, part.settings(settings)))
             handles[part.name], addresses[part.name] = handle, handle.address
             settings = wired(settings, part.service, handle.address)
         prober = settings.transport.of(Role.PROBER)
-        for part in parts(settings):
+        for part in started:
             address = addresses[part.name]
             await await_serving(address, prober, START_S, ROLES[part.service])
             on_serving(part.name, address)
