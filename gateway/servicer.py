@@ -121,9 +121,10 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         )
 
     async def Generate(
-        self, request: pb.GenerateRequest, context: CallContext
+        self, request: pb.GenerateRequest, context: CallContext, caller: Caller | None = None
     ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Streams the answers' pieces. Whatever is held goes back when the call ends, also while a piece is being sent.
+        `caller` is who it is where the door that it came through has asked already, here and in the calls below.
 
         A call that is cancelled during a send leaves this generator suspended; the context's callback is what closes
         the stack then.
@@ -136,7 +137,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             span = held.enter_context(request_span(self._tracer, self._meters, metadata))
             request_id = request_id_of(request)
             span.named(request_id)
-            caller = self._callers.caller(metadata)
+            caller = caller or self._callers.caller(metadata)
             permit = held.enter_context(self._admission.permit(request.ByteSize()))
             wish = decode(request, request_id, self._texts)
             span.decoded(wish, caller.tenant, deadline)
@@ -200,26 +201,41 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         now_s = time.time()
         return pb.ListResultsResponse(results=[encode_result(summary, now_s) for summary in summaries])
 
-    async def Embed(self, request: pb.EmbedRequest, context: CallContext) -> pb.EmbedResponse:
+    async def Embed(
+        self, request: pb.EmbedRequest, context: CallContext, caller: Caller | None = None
+    ) -> pb.EmbedResponse:
         """One vector a text, in order."""
         wish, encoded = await self._encoded(
-            signals.GATEWAY_EMBED, request, context, lambda request_id: decode_embed(request, request_id, self._texts)
+            signals.GATEWAY_EMBED,
+            request,
+            context,
+            caller,
+            lambda request_id: decode_embed(request, request_id, self._texts),
         )
         return encode_embed(wish, encoded.values, encoded.prompt_tokens, encoded.precision)
 
-    async def Rerank(self, request: pb.RerankRequest, context: CallContext) -> pb.RerankResponse:
+    async def Rerank(
+        self, request: pb.RerankRequest, context: CallContext, caller: Caller | None = None
+    ) -> pb.RerankResponse:
         """The documents, best first."""
         wish, encoded = await self._encoded(
-            signals.GATEWAY_RERANK, request, context, lambda request_id: decode_rerank(request, request_id, self._texts)
+            signals.GATEWAY_RERANK,
+            request,
+            context,
+            caller,
+            lambda request_id: decode_rerank(request, request_id, self._texts),
         )
         return encode_rerank(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
 
-    async def Classify(self, request: pb.ClassifyRequest, context: CallContext) -> pb.ClassifyResponse:
+    async def Classify(
+        self, request: pb.ClassifyRequest, context: CallContext, caller: Caller | None = None
+    ) -> pb.ClassifyResponse:
         """Each text's labels, most probable first."""
         wish, encoded = await self._encoded(
             signals.GATEWAY_CLASSIFY,
             request,
             context,
+            caller,
             lambda request_id: decode_classify(request, request_id, self._texts),
         )
         return encode_classify(wish, request.top_n, encoded.values, encoded.prompt_tokens, encoded.precision)
@@ -229,21 +245,29 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         name: str,
         request: pb.EmbedRequest | pb.RerankRequest | pb.ClassifyRequest,
         context: CallContext,
+        caller: Caller | None,
         decode: Callable[[str], EncodeWish],
     ) -> tuple[EncodeWish, Encoded]:
         metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
         return await self._encodings.run(
-            name, request, decode, lambda: self._callers.caller(metadata), metadata, _deadline(context.time_remaining())
+            name,
+            request,
+            decode,
+            lambda: caller or self._callers.caller(metadata),
+            metadata,
+            _deadline(context.time_remaining()),
         )
 
-    async def ListModels(self, request: pb.ListModelsRequest, context: CallContext) -> pb.ListModelsResponse:
+    async def ListModels(
+        self, request: pb.ListModelsRequest, context: CallContext, caller: Caller | None = None
+    ) -> pb.ListModelsResponse:
         """The models that the caller may use; ready where a linked executor has answered for it."""
-        caller = self._caller(context)
+        who = caller or self._caller(context)
         return pb.ListModelsResponse(
             models=[
                 encode_model(self._texts.info(name), self._executors.serves(name))
                 for name in self._texts.names()
-                if caller.may_see(name)
+                if who.may_see(name)
             ]
         )
 

@@ -60,22 +60,22 @@ class Inference:
         if model.kind == "decoder":
             generation = decode_generation(request, inputs, model, may_stream)
             reply, call = self._reply(request, generation.asked, caller), Call(context, generation.asked.timeout_s)
-            answers = self._generate(generation, reply, call, may_stream)
+            answers = self._generate(generation, reply, call, caller, may_stream)
         else:
             texts = decode_texts(request, inputs, model)
             reply, call = self._reply(request, texts.asked, caller), Call(context, texts.asked.timeout_s)
-            answers = self._encode(texts, reply, call, may_stream)
+            answers = self._encode(texts, reply, call, caller, may_stream)
         with reworded():
             async with aclosing(answers) as responses:
                 async for response in responses:
                     yield response
 
     async def _generate(
-        self, wanted: AskedGeneration, reply: Reply, call: Call, may_stream: bool
+        self, wanted: AskedGeneration, reply: Reply, call: Call, caller: Caller, may_stream: bool
     ) -> AsyncGenerator[pb.ModelInferResponse, None]:
         answers, precision = Answers(wanted), ""
         with self._statistics.request(reply.model, 1):
-            async with aclosing(self._core.Generate(wanted.request, call)) as pieces:
+            async with aclosing(self._core.Generate(wanted.request, call, caller)) as pieces:
                 async for piece in pieces:
                     answers.add(piece)
                     precision = precision or _precision(piece.precision)
@@ -91,15 +91,15 @@ class Inference:
                         answers = Answers(wanted)
 
     async def _encode(
-        self, wanted: AskedTexts, reply: Reply, call: Call, may_stream: bool
+        self, wanted: AskedTexts, reply: Reply, call: Call, caller: Caller, may_stream: bool
     ) -> AsyncGenerator[pb.ModelInferResponse, None]:
         with self._statistics.request(reply.model, len(wanted.request.texts)):
             made: Sequence[Tensor]
             if isinstance(wanted.request, gateway_pb2.ClassifyRequest):
-                classified = await self._core.Classify(wanted.request, call)
+                classified = await self._core.Classify(wanted.request, call, caller)
                 made, precision = classification_tensors(classified), classified.precision
             else:
-                embedded = await self._core.Embed(wanted.request, call)
+                embedded = await self._core.Embed(wanted.request, call, caller)
                 made, precision = embedding_tensors(embedded), embedded.precision
             by_name = {tensor.name: tensor for tensor in made}
             yield reply.of(

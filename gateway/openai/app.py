@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from headrace.chassis.config import Settings
+from headrace.gateway.openai.leaving import Leaving
 from headrace.gateway.openai.routes import Routes
 from headrace.gateway.openai.server import HttpHandle, serving
 from headrace.gateway.ports import TextModels
@@ -16,10 +17,12 @@ async def open_door(
     settings: Settings, core: GatewayService, texts: TextModels, callers: Callers, ready: Callable[[], bool]
 ) -> AsyncIterator[HttpHandle]:
     """Serves `gateway.http_listen` until the block ends. Raises ConfigError where it cannot be bound."""
-    application = Routes(settings, core, texts, callers, ready).application()
+    leaving = Leaving()
+    application = Routes(settings, core, texts, callers, ready, leaving).application()
     async with serving(
         application,
         settings.gateway.http_listen,
+        leaving,
         settings.gateway.longest_unread_s,
         settings.transport.drain_s,
         settings.transport.tls,

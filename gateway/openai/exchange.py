@@ -12,7 +12,8 @@ from pydantic_core import to_json
 from headrace.chassis.interceptors import as_error
 from headrace.core.errors import DeadlineMissed, HeadraceError, InvalidRequest
 from headrace.gateway.openai.failure import failure
-from headrace.gateway.openai.headers import REQUEST_ID, Asked, Call, read_asked
+from headrace.gateway.openai.headers import REQUEST_ID, Asked, read_asked
+from headrace.gateway.openai.leaving import Leaving
 from headrace.gateway.reader import unread
 
 if TYPE_CHECKING:
@@ -37,18 +38,19 @@ class Exchange:
         self._longest_wait_s = longest_wait_s
         self._streaming = False
         self._stuck = False
+        self._whole = False
         self._request_id = ""
 
-    def asked(self) -> tuple[Asked, Call]:
+    def asked(self) -> Asked:
         """What the headers say. Raises InvalidRequest."""
-        asked, call = read_asked(self.headers), Call(self.headers)
+        asked = read_asked(self.headers)
         self._request_id = asked.request_id
-        return asked, call
+        return asked
 
     async def read(self, max_bytes: int) -> None:
         """Takes the body, all of it: a peer that is still sending would not hear the answer. Raises InvalidRequest
         where it is longer, DeadlineMissed where it takes too long."""
-        chunks, num_bytes, more = [], 0, True
+        chunks, num_bytes, more = list[bytes](), 0, True
         try:
             async with asyncio.timeout(self._longest_wait_s):
                 while more:
@@ -62,6 +64,7 @@ class Exchange:
         except TimeoutError:
             limit = f"{self._longest_wait_s:g} s"
             raise DeadlineMissed(f"the body was not there within {limit}", field="body", limit=limit) from None
+        self._whole = True
         if num_bytes > max_bytes:
             raise InvalidRequest(
                 f"body has {num_bytes} bytes, must have {max_bytes} at most", field="body", limit=f"{max_bytes} bytes"
@@ -103,8 +106,10 @@ class Exchange:
         raise _Left
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        named = {REQUEST_ID: self._request_id} if self._request_id else {}
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **named}.items()]
+        more = {REQUEST_ID: self._request_id} if self._request_id else {}
+        if not self._whole:
+            more["connection"] = "close"  # where its body ends, nobody knows
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **more}.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _write(self, data: bytes, last: bool) -> None:
@@ -119,10 +124,12 @@ class Exchange:
 
 
 class Endpoint:
-    """An ASGI application of one handler: what it raises becomes the answer, and a peer that leaves ends it."""
+    """An ASGI application of one handler: what it raises becomes the answer, and a peer that leaves ends it, as the
+    gateway's own end does."""
 
-    def __init__(self, handler: Handler, max_bytes: int, longest_wait_s: float) -> None:
+    def __init__(self, handler: Handler, leaving: Leaving, max_bytes: int, longest_wait_s: float) -> None:
         self._handler = handler
+        self._leaving = leaving
         self._max_bytes = max_bytes
         self._longest_wait_s = longest_wait_s
 
@@ -130,10 +137,12 @@ class Endpoint:
         exchange = Exchange(scope, receive, send, self._longest_wait_s)
         try:
             await exchange.read(self._max_bytes)
+            self._leaving.check()
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(exchange.until_left())
+                watching = [tasks.create_task(wait) for wait in (exchange.until_left(), self._leaving.over())]
                 await self._handler(exchange)
-                watching.cancel()
+                for each in watching:
+                    each.cancel()
         except _Left:
             return
         except Exception as error:

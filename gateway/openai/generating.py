@@ -67,7 +67,7 @@ class Generating:
         """`take` gets each piece with the number of its answer, the first prompt's first."""
 
         async def one(place: int) -> None:
-            async with aclosing(self._core.Generate(self._promised(requests[place]), call)) as pieces:
+            async with aclosing(self._core.Generate(self._promised(requests[place]), call, call.caller)) as pieces:
                 async for piece in pieces:
                     await take(place * num_answers + piece.index, piece)
 

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import Precision, QosClass
 from headrace.gateway.codec import MAX_NAME_CHARS
+from headrace.gateway.tenants.caller import Caller
 
 CLASS = "x-headrace-class"
 PRECISION = "x-headrace-precision"
@@ -27,9 +28,11 @@ _PRECISIONS = {precision.name.lower(): int(precision) for precision in Precision
 
 
 class Call:
-    """A CallContext. This door reads answers to their end or closes them: nothing is left over for a callback."""
+    """A CallContext, and who calls. This door reads answers to their end or closes them: nothing is left over for a
+    callback."""
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, headers: Mapping[str, str], caller: Caller) -> None:
+        self.caller = caller
         self._metadata = tuple(headers.items())
         self._ends: float | None = None
         if (given := headers.get(DEADLINE_MS)) is not None:

@@ -27,6 +27,7 @@ from headrace.gateway.openai.failure import failure
 from headrace.gateway.openai.form import AskedGeneration, Form
 from headrace.gateway.openai.generating import Generating
 from headrace.gateway.openai.headers import Asked, Call
+from headrace.gateway.openai.leaving import Leaving
 from headrace.gateway.openai.logprobs import TokenTexts
 from headrace.gateway.openai.models import encode_model
 from headrace.gateway.openai.sampling import GenerationBody
@@ -39,13 +40,20 @@ class Routes:
     """The gateway's parts as requests use them. `ready` is the gateway's."""
 
     def __init__(
-        self, settings: Settings, core: GatewayService, texts: TextModels, callers: Callers, ready: Callable[[], bool]
+        self,
+        settings: Settings,
+        core: GatewayService,
+        texts: TextModels,
+        callers: Callers,
+        ready: Callable[[], bool],
+        leaving: Leaving,
     ) -> None:
         self._settings = settings
         self._core = core
         self._texts = texts
         self._callers = callers
         self._ready = ready
+        self._leaving = leaving
         self._generating = Generating(core, settings.sla)
 
     def application(self) -> Starlette:
@@ -64,6 +72,7 @@ class Routes:
         }
         endpoint = partial(
             Endpoint,
+            leaving=self._leaving,
             max_bytes=self._settings.transport.max_message_bytes,
             longest_wait_s=self._settings.gateway.longest_unread_s,
         )
@@ -109,13 +118,13 @@ class Routes:
     async def embed(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)
         body = EmbeddingBody.read(exchange.body)
-        response = await self._core.Embed(decode_embedding(body, asked), call)
+        response = await self._core.Embed(decode_embedding(body, asked), call, call.caller)
         await exchange.reply(encode_embedding(body, response))
 
     async def rerank(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)
         body = RerankBody.read(exchange.body)
-        response = await self._core.Rerank(decode_rerank(body, asked), call)
+        response = await self._core.Rerank(decode_rerank(body, asked), call, call.caller)
         await exchange.reply(encode_rerank(body, response))
 
     async def _generate(
@@ -135,13 +144,13 @@ class Routes:
 
     def _opened(self, exchange: Exchange) -> tuple[Asked, Call]:
         """What its headers say. Raises InvalidRequest, and what an unknown caller is refused with."""
-        asked, call = exchange.asked()
-        self._callers.caller(call.invocation_metadata())  # before anything is said of what it asks for
-        return asked, call
+        asked = exchange.asked()
+        caller = self._callers.caller(exchange.headers.items())  # before anything is said of what it asks for
+        return asked, Call(exchange.headers, caller)
 
     async def _models(self, exchange: Exchange) -> list[gateway_pb2.Model]:
         _, call = self._opened(exchange)
-        return list((await self._core.ListModels(gateway_pb2.ListModelsRequest(), call)).models)
+        return list((await self._core.ListModels(gateway_pb2.ListModelsRequest(), call, call.caller)).models)
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

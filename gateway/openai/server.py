@@ -18,10 +18,15 @@ from headrace.chassis.config import TlsSettings
 from headrace.chassis.credentials import server_context
 from headrace.core.errors import ConfigError
 from headrace.gateway.openai.admitting import proving
+from headrace.gateway.openai.leaving import Leaving
 
 KEEP_ALIVE_S = 75
 """An idle connection stays open longer than clients keep theirs, so that none is closed under a new request."""
 _BACKLOG = 1024
+SEND_BUFFER_BYTES = 2**18
+"""What the system keeps for a slow reader, about; by itself it would keep megabytes."""
+FAREWELL_S = 1.0
+"""For those whose answer is ended unfinished to hear so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class _Server(uvicorn.Server):
 async def serving(
     application: ASGIApp,
     listen: str,
+    leaving: Leaving,
     unread_s: float,
     drain_s: float,
     tls: TlsSettings | None = None,
@@ -63,11 +69,12 @@ async def serving(
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=math.ceil(drain_s),
+                timeout_graceful_shutdown=math.ceil(drain_s + FAREWELL_S),
             )
         )
 
         def leave() -> None:
+            leaving.begin(drain_s)
             server.should_exit = True
 
         host, _, _ = listen.rpartition(":")
@@ -93,6 +100,9 @@ def _bound(listen: str, unread_s: float) -> Iterator[socket.socket]:
     except OSError as error:
         raise ConfigError(f"cannot listen on {listen}: the address is in use or not ours") from error
     with listener:
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends the connection of a peer that takes nothing; others inherit it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(unread_s * 1000))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Ends a connection whose peer takes nothing, also of what is left to send when it is closed. Twice as long
+            # as the door itself waits: else a reader that is cut off would seem to have left.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(2 * unread_s * 1000))
         yield listener

@@ -116,10 +116,18 @@ def world() -> Callable[..., Any]:
     tests/tenants/conftest.py."""
     make = _borrowed("tenants").make_world
 
-    def start(gateway: dict[str, Any] | None = None, **tenants: Any) -> Any:
-        return make({"http_listen": ANY_PORT} | (gateway or {}), **tenants)
+    def start(gateway: dict[str, Any] | None = None, **more: Any) -> Any:
+        return make({"http_listen": ANY_PORT} | (gateway or {}), **more)
 
     return start
+
+
+@pytest.fixture
+def start_up(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """`start_up(*options)` runs `headrace up` over the reference model; see tests/e2e/conftest.py."""
+    reference.install(tmp_path)
+    with _borrowed("e2e").starting(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture

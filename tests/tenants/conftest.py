@@ -44,6 +44,9 @@ class _Texts:
     def text_stream(self, name):
         return _Text()
 
+    def token_bytes(self, name, token_id):
+        return bytes([token_id % 256])
+
 
 class _Preparer:
     async def prepare(self, request_id, model, prompt, parent):
@@ -139,7 +142,7 @@ async def _serve(stack, add):
 
 
 @asynccontextmanager
-async def make_world(gateway=None, **tenants):
+async def make_world(gateway=None, drain_s=0.2, **tenants):
     scheduler, executor = _Scheduler(), _Executor()
     executor.script = at_once
     spans, provider = InMemorySpanExporter(), TracerProvider()
@@ -154,7 +157,7 @@ async def make_world(gateway=None, **tenants):
         settings = load_settings(
             overrides={
                 "gateway": {"listen": "127.0.0.1:0", "scheduler": submit} | (gateway or {}),
-                "transport": {"drain_s": 0.2},
+                "transport": {"drain_s": drain_s},
                 "tenants": tenants,
             }
         )
