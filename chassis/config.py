@@ -191,10 +191,14 @@ class ExecutorSettings(_Section):
     )
     engine: str = Field("openvino", pattern="^(openvino|reference)$")
     reference_step_ms: float = Field(0.0, ge=0, description="how long a step of the reference engine takes")
-    threads: int = Field(0, ge=0, description="0: all cores")
-    num_slots: int = Field(64, ge=1, le=4096)
+    threads: int = Field(0, ge=0, description="0: all processors that the process may use")
+    num_slots: int = Field(0, ge=0, le=4096, description="0: as many as suit the machine; see headrace hardware")
     kv_bytes: int = Field(4 * 2**30, ge=2**20)
-    step_tokens: int = Field(640, ge=2, description="most tokens in one step: decodes first, then prefill chunks")
+    step_tokens: int = Field(
+        0,
+        ge=0,
+        description="most tokens in one step: decodes first, then prefill chunks; 0: what suits the machine",
+    )
     realtime_inter_token_ms: float = Field(
         100.0, ge=0, description="prefill chunks shrink so that running realtime streams keep this pace; 0: they do not"
     )
@@ -222,8 +226,8 @@ class EncoderSettings(_Section):
     advertise: str = Field("", description="HOST:PORT that gateways reach it by; default: listen")
     scheduler: Addresses = "127.0.0.1:8471"
     precision: str = Field("auto", pattern="^(auto|fp32|bf16|int8)$", description="auto: bf16 where the CPU has it")
-    threads: int = Field(0, ge=0, description="0: all cores")
-    batch_rows: int = Field(16, ge=1, le=256, description="most rows of a forward")
+    threads: int = Field(0, ge=0, description="0: all processors that the process may use")
+    batch_rows: int = Field(0, ge=0, le=256, description="most rows of a forward; 0: what suits the machine")
     packing: bool = Field(False, description="several texts share a row, where the engine can keep them apart")
     batches_ahead: int = Field(2, ge=1, le=8, description="batches placed here at once, so that one always waits")
     straggler_ms: float = Field(5.0, ge=0, le=1_000, description="longest wait for a batch's last members")

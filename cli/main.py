@@ -35,6 +35,7 @@ COMMANDS = {
     "health": "headrace.cli.health:health",
     "top": "headrace.cli.top:top",
     "doctor": "headrace.cli.doctor:doctor",
+    "hardware": "headrace.cli.hardware:hardware",
     "models": "headrace.cli.models:app",
     "bench": "headrace.cli.bench:app",
     "soak": "headrace.cli.soak:soak",

@@ -16,6 +16,7 @@ from headrace.core.request import QosClass
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.engines.registry import load_engine, served
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.hardware.defaults import filled_decoder, host
 from headrace.executor.meters import DecoderMeters, weight_bytes
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
@@ -34,14 +35,15 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
     own = settings.executor
     if len(own.models) != 1:
         raise ConfigError("executor.models: one model an executor, for now")
-    if own.step_tokens < own.num_slots + 2:
-        raise ConfigError(
-            f"executor.step_tokens: {own.step_tokens} leaves no room for prefills beside {own.num_slots} slots"
-        )
     entry = Repository(settings.models.home).get(own.models[0])
     if entry.info.kind != "decoder":
         raise ConfigError(f"executor.models: {entry.info.name} is no decoder")
     entry = served(own, entry)
+    own = filled_decoder(own, entry, settings.models.home, host())
+    if own.step_tokens < own.num_slots + 2:
+        raise ConfigError(
+            f"executor.step_tokens: {own.step_tokens} leaves no room for prefills beside {own.num_slots} slots"
+        )
     await asyncio.to_thread(verify, entry, served_only=True)
     engine = await asyncio.to_thread(load_engine, own, entry)
     read_bytes = weight_bytes(entry.graph) if own.engine == "openvino" else 0

@@ -21,6 +21,7 @@ from headrace.executor.encoding.service import EncoderService
 from headrace.executor.encoding.worker import EncodeWorker
 from headrace.executor.engines.encoder import Encoder
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.hardware.defaults import filled_encoder, host
 from headrace.executor.meters import StepMeters, watch_encoder, weight_bytes
 from headrace.executor.serving import serving
 from headrace.models.manifest import verify
@@ -33,7 +34,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
 
     Raises ModelNotFound, EngineNotReady, ConfigError.
     """
-    own = settings.encoder
+    own = filled_encoder(settings.encoder, host())
     if own.model in ("", AUTO_ENCODER):
         raise ConfigError("encoder.model: no model is named")
     entry = Repository(settings.models.home).get(own.model)

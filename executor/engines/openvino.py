@@ -7,8 +7,6 @@ layer is then whole pages, and chunk borders may fall anywhere. With KV in u8 ch
 over one block table spoil it, so that known tokens cannot be replayed bit for bit: that is not exact.
 """
 
-import os
-
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
@@ -16,8 +14,9 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from headrace.core.errors import EngineNotReady
 from headrace.core.request import Precision
-from headrace.executor.engines.loading import cpu_architecture, not_loaded
+from headrace.executor.engines.loading import not_loaded
 from headrace.executor.engines.protocol import EngineSpec, Float32, Int32, StepPlan
+from headrace.executor.hardware.defaults import host
 from headrace.executor.memory.host_arena import HostArena
 from headrace.executor.memory.layered import LayeredMemory
 from headrace.models.repository import ModelEntry
@@ -84,8 +83,8 @@ class OpenVinoEngine:
     def __init__(
         self, entry: ModelEntry, *, kv_bytes: int, threads: int = 0, exact: bool = True, kv_precision: str = "auto"
     ) -> None:
-        num_threads = threads or len(os.sched_getaffinity(0))
-        core = ov.Core()
+        core, cpu = ov.Core(), host().cpu
+        num_threads = threads or cpu.num_threads
         kv_type = _kv_type(core, entry, kv_precision)
         try:
             model = core.read_model(entry.graph)
@@ -143,7 +142,7 @@ class OpenVinoEngine:
             exact=exact and kv_type != "u8",
             chunk_multiple_tokens=block_tokens if kv_type == "u8" else 1,
             extent_blocks=self._memory.extent_blocks,
-            architecture=cpu_architecture(core, num_threads),
+            architecture=cpu.architecture(num_threads),
         )
 
     def forward(self, plan: StepPlan) -> OpenVinoOutput:

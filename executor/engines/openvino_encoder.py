@@ -5,8 +5,6 @@ take the weights as they are. Measured on MiniLM, the least alike text's cosine 
 both about as fast where the CPU multiplies bf16, which is why `auto` takes bf16 there and int8 elsewhere.
 """
 
-import os
-
 import numpy as np
 import openvino as ov
 from openvino import opset13 as op
@@ -14,9 +12,10 @@ from openvino import opset13 as op
 from headrace.core.errors import EngineFault, EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.encoder import EncoderSpec, Int64
-from headrace.executor.engines.loading import cpu_architecture, not_loaded
+from headrace.executor.engines.loading import not_loaded
 from headrace.executor.engines.packed_graph import POSITIONS, SEGMENTS, pack_rows
 from headrace.executor.engines.protocol import Float32
+from headrace.executor.hardware.defaults import host
 from headrace.models.repository import ModelEntry
 
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.INT8: "f32"}
@@ -31,8 +30,8 @@ class OpenVinoEncoder:
     """
 
     def __init__(self, entry: ModelEntry, *, precision: str = "auto", threads: int = 0, packing: bool = False) -> None:
-        core = ov.Core()
-        num_threads = threads or len(os.sched_getaffinity(0))
+        core, cpu = ov.Core(), host().cpu
+        num_threads = threads or cpu.num_threads
         served = _served(core, precision)
         try:
             model = core.read_model(entry.graph)
@@ -65,7 +64,7 @@ class OpenVinoEncoder:
             output_size=shape[-1].get_length(),
             has_head=len(shape) == 2,
             packs=packs,
-            architecture=cpu_architecture(core, num_threads),
+            architecture=cpu.architecture(num_threads),
         )
 
     def forward(self, token_ids: Int64, token_types: Int64, segments: Int64, positions: Int64) -> Float32:

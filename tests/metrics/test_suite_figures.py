@@ -20,7 +20,7 @@ async def test_what_a_suite_is_asked_shows_in_its_figures(tmp_path: Path, metric
             "models": {"home": tmp_path},
             "gateway": {"listen": "127.0.0.1:0"},
             "scheduler": {"listen": "127.0.0.1:0"},
-            "executor": {"listen": "127.0.0.1:0", "engine": "reference", "models": [model]},
+            "executor": {"listen": "127.0.0.1:0", "engine": "reference", "models": [model], "num_slots": 8},
             "encoder": {"model": ""},
             "telemetry": {"metrics_listen": f"127.0.0.1:{port}"},
         }
