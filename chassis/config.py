@@ -332,9 +332,40 @@ class TenantQuota(_Section):
     tokens_per_minute: int = Field(0, ge=0, description="of prompts, and the most that answers may have")
 
 
-class TenantsSettings(_Section):
-    """Who may call, and how much. Without a file of keys a call's tenant is what its metadata says."""
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 
+
+class TokenSettings(_Section):
+    """Tokens (JWT) of one issuer that say whose a call is. Each must have iss, aud and exp."""
+
+    jwks: str = Field(
+        pattern=r"^(https://[^\s@]+|http://(127\.0\.0\.1|localhost|\[::1\])[:/][^\s@]*|[^\s:]+)$",
+        description="the issuer's public keys: a file, or an https:// URL",
+    )
+    issuer: str = Field(min_length=1)
+    audience: str = Field(min_length=1)
+    algorithms: Annotated[tuple[Algorithm, ...], BeforeValidator(_names)] = Field(
+        ("RS256", "ES256", "EdDSA"), min_length=1
+    )
+    tenant_claim: str = Field("sub", min_length=1, description="the claim that names the tenant")
+    known_only: bool = Field(False, description="only tenants that the file of keys names")
+    leeway_s: float = Field(30.0, ge=0, le=600, description="how far clocks may be apart")
+    max_lifetime_s: float = Field(86_400.0, ge=0, description="tokens that are valid for longer are refused; 0: none")
+    once: bool = Field(False, description="a token is good for one call: it needs a jti")
+    max_remembered: int = Field(100_000, ge=1, description="used tokens that are remembered until they expire")
+    refresh_s: float = Field(300.0, ge=1, description="how often the URL is read")
+    min_refresh_s: float = Field(10.0, ge=0.1, description="and how often at most, while a key is missing")
+    keep_s: float = Field(86_400.0, ge=1, description="how long keys are good that cannot be read again")
+
+    @property
+    def is_url(self) -> bool:
+        return self.jwks.startswith(("https://", "http://"))
+
+
+class TenantsSettings(_Section):
+    """Who may call, and how much. Without keys and tokens a call's tenant is what its metadata says."""
+
+    tokens: TokenSettings | None = Field(None, description="none: no tokens are taken")
     keys_file: Path | None = Field(None, description="TOML file of tenants and the hashes of their keys")
     default: TenantQuota = Field(TenantQuota(), description="for what the file does not say of a tenant")
     redis: str = Field("", description="redis://HOST:PORT that counts for all gateways; '': each counts for itself")

@@ -8,6 +8,7 @@ classes = ["normal", "batch"]
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ class _Tenant(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key_sha256: tuple[Digest, ...] = Field(min_length=1)
+    key_sha256: tuple[Digest, ...] = Field(default=(), min_length=1)
     max_requests: Limit | None = None
     requests_per_minute: Limit | None = None
     tokens_per_minute: Limit | None = None
@@ -46,13 +47,24 @@ class _File(BaseModel):
     tenant: dict[Name, _Tenant] = Field(default_factory=dict)
 
 
-def read_callers(path: Path, default: TenantQuota) -> dict[str, Caller]:
-    """Digest -> caller. Raises ConfigError that lists every fault, and never what stands in the file."""
+@dataclass(frozen=True, slots=True)
+class KnownCallers:
+    """What the file says, by the digest of a key and by the tenant's name."""
+
+    by_digest: Mapping[str, Caller]
+    by_name: Mapping[str, Caller]
+
+
+def read_callers(path: Path, default: TenantQuota, *, keyless: bool = False) -> KnownCallers:
+    """With `keyless` a tenant may have no key. Raises ConfigError that lists every fault, and never what stands in
+    the file."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     faults = [f"two tenants share a key: {first} and {second}" for first, second in _shared(data)]
+    if not keyless:
+        faults += [f"tenant.{name}.key_sha256: Field required" for name in _without_keys(data)]
     tenants: Mapping[str, _Tenant] = {}
     try:
         tenants = _File.model_validate(data).tenant
@@ -61,7 +73,16 @@ def read_callers(path: Path, default: TenantQuota) -> dict[str, Caller]:
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults))
     callers = {name: tenant.caller(name, default) for name, tenant in tenants.items()}
-    return {digest: callers[name] for name, tenant in tenants.items() for digest in tenant.key_sha256}
+    return KnownCallers(
+        {digest: callers[name] for name, tenant in tenants.items() for digest in tenant.key_sha256}, callers
+    )
+
+
+def _without_keys(data: Mapping[str, Any]) -> Iterator[str]:
+    tenants = data.get("tenant")
+    for name, tenant in tenants.items() if isinstance(tenants, dict) else ():
+        if isinstance(tenant, dict) and "key_sha256" not in tenant:
+            yield name
 
 
 def _shared(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

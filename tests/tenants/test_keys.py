@@ -44,7 +44,7 @@ def test_keys_are_random_and_of_one_form():
 
 
 def test_what_a_tenant_does_not_say_is_the_default(keys_file):
-    callers = read_callers(keys_file, TenantQuota(requests_per_minute=3, max_requests=2))
+    callers = read_callers(keys_file, TenantQuota(requests_per_minute=3, max_requests=2)).by_digest
     assert callers[digest(MILLS)].quota == TenantQuota(requests_per_minute=7, max_requests=2)
     assert callers[digest(WEIR)].quota == TenantQuota(requests_per_minute=3, max_requests=2)
 

@@ -17,7 +17,7 @@ def test_a_new_key_opens_with_the_lines_that_come_with_it(tmp_path, name):
     key, lines = shown.output.split("\n", 1)
     path = tmp_path / "keys.toml"
     path.write_text(lines)
-    assert read_callers(path, TenantQuota())[digest(key)].tenant == name
+    assert read_callers(path, TenantQuota()).by_digest[digest(key)].tenant == name
     assert key not in lines
 
 
