@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test models prometheus check protos bench clean
+.PHONY: help run test models prometheus check locks sbom protos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -31,6 +31,15 @@ models: .venv/stamp-standalone ## fetch and convert the models that the suite an
 
 prometheus: .venv/stamp-venv ## fetch Prometheus and Alertmanager for the tests that use them, where apt-get is
 	$(BIN)/python tools/prometheus.py
+
+locks: .venv/stamp-dev ## write the images' lock files; UPGRADE=1 takes the newest versions
+	deploy/docker/lock.sh
+
+sbom: .venv/stamp-dev ## write build/sbom/TARGET.json, the bill of materials of an image; TARGET=gateway by default
+	rm -rf build && mkdir -p build/sbom
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/sbom/wheel .
+	deploy/docker/install.sh $(or $(TARGET),gateway) build/sbom/environment build/sbom/wheel/*.whl
+	deploy/docker/sbom.sh build/sbom/environment build/sbom/$(or $(TARGET),gateway).json
 
 protos: .venv/stamp-dev ## write the stubs from protos/
 	$(BIN)/python tools/protos.py generate
