@@ -149,7 +149,7 @@ def test_a_suite_runs_with_each_service_from_its_image_alone(installed: Callable
             for service in at
         }
         for service, address in at.items():
-            _await_health(container, installed(image[service]), address, running[service])
+            _await_health(container, installed(image[service]), service, address, running[service])
         with Client(at["gateway"]) as client:
             answer = client.generate("smollm2", "Water wheels are", max_tokens=8)
             assert answer.usage.completion_tokens == 8
@@ -178,11 +178,13 @@ def _running(
             process.kill()
 
 
-def _await_health(container: Any, environment: Path, address: str, process: subprocess.Popen[bytes]) -> None:
+def _await_health(
+    container: Any, environment: Path, service: str, address: str, process: subprocess.Popen[bytes]
+) -> None:
     """By the image's own health check."""
     end = time.monotonic() + BOUND_S
     while True:
-        check = container.command(environment, "health", address)
+        check = container.command(environment, "health", address, "--of", service)
         done = subprocess.run(check, env=container.variables(), capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return
