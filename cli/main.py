@@ -36,6 +36,7 @@ COMMANDS = {
     "top": "headrace.cli.top:top",
     "doctor": "headrace.cli.doctor:doctor",
     "hardware": "headrace.cli.hardware:hardware",
+    "tune": "headrace.cli.tune:tune",
     "models": "headrace.cli.models:app",
     "bench": "headrace.cli.bench:app",
     "soak": "headrace.cli.soak:soak",
