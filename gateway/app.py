@@ -128,7 +128,7 @@ async def start(
 
         async with (
             kserve.open_door(settings, service, texts, callers, tracer, ready) as door,
-            _http(settings, service, texts, callers, ready) as http,
+            _http(settings, service, background, texts, callers, ready) as http,
             serve(
                 settings.gateway.listen,
                 settings.transport,
@@ -158,7 +158,12 @@ async def start(
 
 
 def _http(
-    settings: Settings, service: GatewayService, texts: TextModels, callers: Callers, ready: Callable[[], bool]
+    settings: Settings,
+    service: GatewayService,
+    background: Background,
+    texts: TextModels,
+    callers: Callers,
+    ready: Callable[[], bool],
 ) -> "AbstractAsyncContextManager[HttpHandle | None]":
     """OpenAI's door where it is asked for. Its libraries are an extra, so it is imported here."""
     if not settings.gateway.http_listen:
@@ -167,4 +172,4 @@ def _http(
         from headrace.gateway.openai.app import open_door
     except ImportError as error:
         raise ConfigError(f"gateway.http_listen: pip install 'headrace[http]' ({error})") from error
-    return open_door(settings, service, texts, callers, ready)
+    return open_door(settings, service, background, texts, callers, ready)

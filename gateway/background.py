@@ -70,7 +70,12 @@ class Background:
         """When the answer is of no use any more: at the caller's deadline, unless it may go on without the caller."""
         if sla.on_miss is not OnMiss.PARTIAL or (deadline is not None and deadline <= arrived + sla.first_s):
             return deadline
-        return arrived + sla.last_s + self._settings.background_s
+        return self.longest(arrived + sla.last_s, None)
+
+    def longest(self, since: float, deadline: float | None) -> float:
+        """When an answer that nobody waits for since then is of no use any more."""
+        latest = since + self._settings.background_s
+        return latest if deadline is None else min(latest, deadline)
 
     def start(self, run: Run, pieces: AsyncIterator[Piece], held: ExitStack) -> None:
         """Makes the answer, whatever becomes of the call; takes over what is `held`."""
@@ -171,7 +176,7 @@ class Background:
                     break
                 await asyncio.sleep(POLL_S)
             summary = await self._found(tenant, handle)
-        if (error := _failure(summary)) is not None:
+        if (error := failure_of(summary)) is not None:
             raise error
 
     async def _live_pieces(self, run: Run, offset: int) -> AsyncIterator[pb.GenerateResponse]:
@@ -192,6 +197,25 @@ class Background:
         await self._store.drop(handle)
         if (run := self._live.get(handle)) is not None:
             run.stop(Cancelled("the result was cancelled"))
+
+    async def stop(self, tenant: str, handle: str) -> None:
+        """Ends it, where this gateway makes it, and keeps what there is: it has failed as Cancelled. What another makes
+        is dropped, what has ended stays as it is. Raises ResultNotFound."""
+        summary = await self._found(tenant, handle)
+        if summary.state is not ResultState.RUNNING:
+            return
+        if (run := self._live.get(handle)) is None:
+            await self._store.drop(handle)
+            return
+        run.stop(Cancelled("the result was cancelled"))
+        await run.log.settlement(asyncio.get_running_loop().time() + LONGEST_S)
+
+    async def look(self, tenant: str, handle: str) -> tuple[Summary, list[pb.GenerateResponse]]:
+        """What is stored of it now. Raises ResultNotFound."""
+        summary, pieces = await self._found(tenant, handle), list[pb.GenerateResponse]()
+        while len(pieces) < summary.num_pieces and (part := await self._store.read(handle, len(pieces), READ_PIECES)):
+            pieces += [pb.GenerateResponse.FromString(each) for each in part]
+        return summary, pieces
 
     async def list(self, tenant: str) -> list[Summary]:
         """The newest first, as they are seen now."""
@@ -222,7 +246,7 @@ class Background:
             recorder.cancel()
 
 
-def _failure(summary: Summary) -> HeadraceError | None:
+def failure_of(summary: Summary) -> HeadraceError | None:
     """What attaching ends with."""
     if summary.state is ResultState.LOST:
         return EngineFault(f"the gateway went away while it made this answer, after {summary.num_tokens} tokens")

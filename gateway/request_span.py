@@ -94,6 +94,11 @@ class RequestSpan(CallSpan):
         if handle:
             self._span.set_attribute(signals.RESULT_HANDLE, handle)
 
+    def kept(self, handle: str) -> None:
+        """It goes on without its call from the start; a short one may have ended by now."""
+        if self._span.is_recording():
+            self._span.set_attribute(signals.RESULT_HANDLE, handle)
+
     def resumed(self, handle: str, num_tokens: int) -> None:
         """Another gateway began the answer, and made so many tokens of it."""
         self._first = False

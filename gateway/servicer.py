@@ -1,9 +1,7 @@
 """The public service: one call from permit to last piece. What a call takes, its exit stack gives back."""
 
-import asyncio
-import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,17 +14,13 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.gateway.v1 import gateway_pb2_grpc
 from headrace.chassis import signals
 from headrace.chassis.config import SlaSettings
-from headrace.core.errors import HeadraceError
-from headrace.core.request import DEFAULT_MAX_TOKENS
+from headrace.core.errors import HeadraceError, Overloaded
 from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
 from headrace.gateway.codec import (
-    decode,
     encode,
     encode_model,
     encode_result,
-    request_id_of,
-    sla_of,
 )
 from headrace.gateway.encoding_call import Encoded, EncodingCalls
 from headrace.gateway.encoding_codec import (
@@ -39,12 +33,12 @@ from headrace.gateway.encoding_codec import (
     encode_rerank,
 )
 from headrace.gateway.executor_link import ExecutorPool
-from headrace.gateway.generation import Wish
+from headrace.gateway.generate_call import GenerateCalls, deadline_of
 from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import CallContext, Preparer, TextModels
 from headrace.gateway.reader import reading
-from headrace.gateway.request_span import request_span
+from headrace.gateway.results.port import RETRY_AFTER_S
 from headrace.gateway.run import Run
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import ScreenGate
@@ -52,10 +46,6 @@ from headrace.gateway.sla_stream import until_sla
 from headrace.gateway.tenants.caller import Caller
 from headrace.gateway.tenants.callers import Callers
 from headrace.gateway.tenants.quotas import Quotas
-
-DEADLINE_MARGIN_S = 0.05
-DEADLINE_MARGIN_SHARE = 0.1
-"""The gateway answers this much (the smaller) ahead of the call's deadline, so that its reason reaches the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +82,15 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         quotas: Quotas,
         longest_unread_s: float,
     ) -> None:
-        self._tracer = tracer
-        self._meters = meters
         self._texts = texts
         self._admission = admission
         self._scheduler = scheduler
         self._executors = executors
-        self._gate = gate
-        self._maker = maker
         self._background = background
-        self._sla = sla
         self._callers = callers
         self._quotas = quotas
         self._longest_unread_s = longest_unread_s
+        self._calls = GenerateCalls(tracer, meters, texts, admission, callers, quotas, gate, maker, sla)
         self._encodings = EncodingCalls(
             tracer, meters, preparer, admission, quotas, scheduler, executors, max_failovers
         )
@@ -131,53 +117,54 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         """
         with ExitStack() as held:
             context.add_done_callback(lambda _: held.close())
-            metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
-            arrived = asyncio.get_running_loop().time()
-            deadline = _deadline(context.time_remaining())
-            span = held.enter_context(request_span(self._tracer, self._meters, metadata))
-            request_id = request_id_of(request)
-            span.named(request_id)
-            caller = caller or self._callers.caller(metadata)
-            permit = held.enter_context(self._admission.permit(request.ByteSize()))
-            wish = decode(request, request_id, self._texts)
-            span.decoded(wish, caller.tenant, deadline)
-            caller.check(wish.model.name, wish.qos)
-            held.enter_context(self._quotas.place(caller))
-            await self._quotas.take(caller, permit.tokens + _most_answer_tokens(wish))
-            sla = sla_of(request, wish.qos, self._sla)
-            held.enter_context(self._admission.claim(wish.request_id))
-            screening = held.enter_context(self._gate.screening(wish, caller.tenant, span))
-            drawn = f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id
-            run = Run(wish, caller.tenant, drawn, request, span.context)
-            make = partial(self._maker.pieces, run, span, permit, partial(self._quotas.charge, caller), screening)
+            begun = await self._calls.begin(request, context, caller, held)
+            run, sla = begun.run, begun.sla
             if sla is None:
                 reader = held.enter_context(reading(held, self._longest_unread_s))
-                async for piece in make(deadline, held):
+                async for piece in begun.make(begun.deadline, held):
                     reader.sending()
-                    yield encode(wish.request_id, piece)
+                    yield encode(run.wish.request_id, piece)
                     reader.took()
                 return
-            span.promised(sla)
-            run.latest, its = self._background.latest(sla, arrived, deadline), held.pop_all()
-            self._background.start(run, make(run.latest, its), its)
+            begun.span.promised(sla)
+            run.latest, its = self._background.latest(sla, begun.arrived, begun.deadline), held.pop_all()
+            self._background.start(run, begun.make(run.latest, its), its)
             held.callback(run.abandon)
             stop = partial(_stop_unless_kept, run)
             reader = held.enter_context(reading(held, self._longest_unread_s, stop))
-            async for response in until_sla(self._background, run, sla, arrived, deadline, span):
+            async for response in until_sla(self._background, run, sla, begun.arrived, begun.deadline, begun.span):
                 reader.sending()
                 yield response
                 reader.took()
 
+    async def keep(self, request: pb.GenerateRequest, context: CallContext, caller: Caller) -> str:
+        """Begins an answer that nobody waits for: at batch priority, and kept from the start. Its handle. For doors;
+        raises what Generate does, and Overloaded where it cannot be kept."""
+        with ExitStack() as held:
+            begun = await self._calls.begin(request, context, caller, held)
+            run, its = begun.run, held.pop_all()
+            run.latest = self._background.longest(begun.arrived, begun.deadline)
+            self._background.start(run, begun.make(run.latest, its), its)
+            handle = await self._background.keep(run)
+            if handle is None:
+                full = Overloaded(
+                    "no answer can be kept now: the results are full, or away", retry_after_s=RETRY_AFTER_S
+                )
+                run.stop(full)
+                raise full
+            begun.span.kept(handle)
+            return handle
+
     async def AttachResult(
-        self, request: pb.AttachResultRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.AttachResultResponse]:
+        self, request: pb.AttachResultRequest, context: CallContext, caller: Caller | None = None
+    ) -> AsyncGenerator[pb.AttachResultResponse, None]:
         """The pieces of an answer that went on, those to come too, and then what it failed with.
 
         One of its tenant's calls at once, like any other; a reader who takes nothing is cut off, the answer goes on.
         """
         with ExitStack() as held:
-            context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]
-            caller, offset = self._caller(context), request.offset
+            context.add_done_callback(lambda _: held.close())
+            caller, offset = caller or self._caller(context), request.offset
             held.enter_context(self._quotas.place(caller))
             reader = held.enter_context(reading(held, self._longest_unread_s))
             async for piece in self._background.attach(caller.tenant, request.handle, offset):
@@ -255,7 +242,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             decode,
             lambda: caller or self._callers.caller(metadata),
             metadata,
-            _deadline(context.time_remaining()),
+            deadline_of(context),
         )
 
     async def ListModels(
@@ -278,15 +265,3 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
 def _stop_unless_kept(run: Run, cause: HeadraceError) -> None:
     if not run.kept:
         run.stop(cause)
-
-
-def _most_answer_tokens(wish: Wish) -> int:
-    """Of all its answers; what is not given is bounded as it will be once the prompt is tokenised."""
-    return wish.sampling.n * (wish.sampling.max_tokens if wish.max_tokens_given else DEFAULT_MAX_TOKENS)
-
-
-def _deadline(remaining_s: float | None) -> float | None:
-    """On the event loop's clock. A deadline that has passed already raises at the first wait."""
-    if remaining_s is None:
-        return None
-    return asyncio.get_running_loop().time() + remaining_s - min(DEADLINE_MARGIN_S, remaining_s * DEADLINE_MARGIN_SHARE)

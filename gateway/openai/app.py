@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from headrace.chassis.config import Settings
+from headrace.gateway.background import Background
 from headrace.gateway.openai.leaving import Leaving
 from headrace.gateway.openai.routes import Routes
 from headrace.gateway.openai.server import HttpHandle, serving
@@ -14,11 +15,16 @@ from headrace.gateway.tenants.callers import Callers
 
 @asynccontextmanager
 async def open_door(
-    settings: Settings, core: GatewayService, texts: TextModels, callers: Callers, ready: Callable[[], bool]
+    settings: Settings,
+    core: GatewayService,
+    background: Background,
+    texts: TextModels,
+    callers: Callers,
+    ready: Callable[[], bool],
 ) -> AsyncIterator[HttpHandle]:
     """Serves `gateway.http_listen` until the block ends. Raises ConfigError where it cannot be bound."""
     leaving = Leaving()
-    application = Routes(settings, core, texts, callers, ready, leaving).application()
+    application = Routes(settings, core, background, texts, callers, ready, leaving).application()
     async with serving(
         application,
         settings.gateway.http_listen,

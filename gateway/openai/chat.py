@@ -13,7 +13,7 @@ from headrace.gateway.openai.headers import Asked
 from headrace.gateway.openai.logprobs import TokenTexts
 from headrace.gateway.openai.sampling import GenerationBody
 
-_ROLES = {"developer": "system"}
+ROLES = {"developer": "system"}
 """As OpenAI's newer models call it."""
 _TOOL_ROLES = ("tool", "function")
 
@@ -85,7 +85,7 @@ def decode_chat(body: ChatBody, asked: Asked) -> gateway_pb2.GenerateRequest:
             field = f"messages[{place}].role"
             raise Unsupported(f"{field} is {turn.role}, and tools are not supported here", field=field)
         request.chat.messages.add(
-            role=_ROLES.get(turn.role, turn.role), content="".join(part.text for part in turn.content)
+            role=ROLES.get(turn.role, turn.role), content="".join(part.text for part in turn.content)
         )
     return request
 

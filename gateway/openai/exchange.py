@@ -6,6 +6,7 @@ Every wait for the peer is bounded: for its body, and for it to take what is sen
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from pydantic_core import to_json
 
@@ -32,6 +33,7 @@ class Exchange:
     def __init__(self, scope: "Scope", receive: "Receive", send: "Send", longest_wait_s: float) -> None:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.path_params: Mapping[str, str] = scope.get("path_params", {})
+        self.query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         self.body = b""
         self._receive = receive
         self._send = send
@@ -76,16 +78,17 @@ class Exchange:
         await self._start(status, {"content-type": "application/json"} | dict(headers or {}))
         await self._write(to_json(payload), last=True)
 
-    async def event(self, payload: Any) -> None:
+    async def event(self, payload: Any, name: str = "") -> None:
         """One event of a stream, which begins with the first. Raises Overloaded where the peer takes nothing."""
         if not self._streaming:
             self._streaming = True
             await self._start(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"})
-        await self._write(b"data: " + to_json(payload) + b"\n\n", last=False)
+        named = f"event: {name}\n".encode() if name else b""
+        await self._write(named + b"data: " + to_json(payload) + b"\n\n", last=False)
 
-    async def end(self) -> None:
-        """The stream's end, as OpenAI's clients look for it."""
-        await self._write(b"data: [DONE]\n\n", last=True)
+    async def end(self, *, marked: bool = True) -> None:
+        """The stream's end; the older streams of OpenAI's have a mark there."""
+        await self._write(b"data: [DONE]\n\n" if marked else b"", last=True)
 
     async def fail(self, error: HeadraceError) -> None:
         """The answer to a request that failed; within a stream its last event. A peer that takes nothing gets none:

@@ -30,6 +30,7 @@ _FINAL = (errors.DeadlineMissed, errors.EngineFault)
 _WORDING = Wording(
     fields={
         "request_id": REQUEST_ID,
+        "handle": "response_id",
         "qos_class": CLASS,
         "precision": PRECISION,
         "text": "prompt",

@@ -67,7 +67,7 @@ class Generating:
         """`take` gets each piece with the number of its answer, the first prompt's first."""
 
         async def one(place: int) -> None:
-            async with aclosing(self._core.Generate(self._promised(requests[place]), call, call.caller)) as pieces:
+            async with aclosing(self._core.Generate(promised(requests[place], self._sla), call, call.caller)) as pieces:
                 async for piece in pieces:
                     await take(place * num_answers + piece.index, piece)
 
@@ -78,12 +78,13 @@ class Generating:
             for place in range(len(requests)):
                 tasks.create_task(one(place))
 
-    def _promised(self, request: gateway_pb2.GenerateRequest) -> gateway_pb2.GenerateRequest:
-        """Where its class has an SLA, a miss is noted and the answer goes on: this door has no partial answers."""
-        default: SlaDefault = getattr(self._sla, QosClass(request.qos_class or QosClass.NORMAL).name.lower())
-        if default.first_token_ms or default.total_ms:
-            request.sla.on_miss = gateway_pb2.ON_MISS_CONTINUE
-        return request
+
+def promised(request: gateway_pb2.GenerateRequest, sla: SlaSettings) -> gateway_pb2.GenerateRequest:
+    """Where its class has an SLA, a miss is noted and the answer goes on: this door has no partial answers."""
+    default: SlaDefault = getattr(sla, QosClass(request.qos_class or QosClass.NORMAL).name.lower())
+    if default.first_token_ms or default.total_ms:
+        request.sla.on_miss = gateway_pb2.ON_MISS_CONTINUE
+    return request
 
 
 class _Outcome:

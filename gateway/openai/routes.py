@@ -11,6 +11,7 @@ from starlette.routing import Route
 from headrace.api.gateway.v1 import gateway_pb2
 from headrace.chassis.config import Settings
 from headrace.core.errors import ModelNotFound, NotFound
+from headrace.gateway.background import Background
 from headrace.gateway.codec import model_of
 from headrace.gateway.openai.chat import ChatBody, ChatForm, decode_chat
 from headrace.gateway.openai.completion import CompletionBody, CompletionForm, decode_completion
@@ -30,6 +31,8 @@ from headrace.gateway.openai.headers import Asked, Call
 from headrace.gateway.openai.leaving import Leaving
 from headrace.gateway.openai.logprobs import TokenTexts
 from headrace.gateway.openai.models import encode_model
+from headrace.gateway.openai.responding import Responding
+from headrace.gateway.openai.response_body import ResponseBody, decode_response
 from headrace.gateway.openai.sampling import GenerationBody
 from headrace.gateway.ports import TextModels
 from headrace.gateway.servicer import GatewayService
@@ -43,6 +46,7 @@ class Routes:
         self,
         settings: Settings,
         core: GatewayService,
+        background: Background,
         texts: TextModels,
         callers: Callers,
         ready: Callable[[], bool],
@@ -55,12 +59,14 @@ class Routes:
         self._ready = ready
         self._leaving = leaving
         self._generating = Generating(core, settings.sla)
+        self._responding = Responding(core, background, settings.sla)
 
     def application(self) -> Starlette:
         gets: dict[str, Handler] = {
             "/health": self.health,
             "/v1/models": self.models,
             "/v1/models/{model:path}": self.model,
+            "/v1/responses/{response_id}": self.response,
         }
         posts: dict[str, Handler] = {
             "/v1/chat/completions": self.chat,
@@ -69,7 +75,10 @@ class Routes:
             "/v1/rerank": self.rerank,
             "/v2/rerank": self.rerank,
             "/rerank": self.rerank,
+            "/v1/responses": self.respond,
+            "/v1/responses/{response_id}/cancel": self.cancel_response,
         }
+        deletes: dict[str, Handler] = {"/v1/responses/{response_id}": self.delete_response}
         endpoint = partial(
             Endpoint,
             leaving=self._leaving,
@@ -79,7 +88,7 @@ class Routes:
         return Starlette(
             routes=[
                 Route(path, endpoint(handler), methods=[method])
-                for method, handlers in (("GET", gets), ("POST", posts))
+                for method, handlers in (("GET", gets), ("POST", posts), ("DELETE", deletes))
                 for path, handler in handlers.items()
             ],
             exception_handlers={404: _no_such_path, 405: _no_such_path},
@@ -126,6 +135,23 @@ class Routes:
         body = RerankBody.read(exchange.body)
         response = await self._core.Rerank(decode_rerank(body, asked), call, call.caller)
         await exchange.reply(encode_rerank(body, response))
+
+    async def respond(self, exchange: Exchange) -> None:
+        asked, call = self._opened(exchange)
+        body = ResponseBody.read(exchange.body)
+        await self._responding.create(body, decode_response(body, asked), call, exchange)
+
+    async def response(self, exchange: Exchange) -> None:
+        _, call = self._opened(exchange)
+        await self._responding.retrieve(exchange.path_params["response_id"], call, exchange)
+
+    async def cancel_response(self, exchange: Exchange) -> None:
+        _, call = self._opened(exchange)
+        await self._responding.cancel(exchange.path_params["response_id"], call, exchange)
+
+    async def delete_response(self, exchange: Exchange) -> None:
+        _, call = self._opened(exchange)
+        await self._responding.delete(exchange.path_params["response_id"], call, exchange)
 
     async def _generate(
         self,

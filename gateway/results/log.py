@@ -58,6 +58,10 @@ class ResultLog(Generic[Entry]):
         finally:
             self._num_waiting -= 1
 
+    async def settlement(self, until: float) -> None:
+        """Returns once all is in the store that ever will be, or at `until`."""
+        await self._wait(lambda: self.settled, until)
+
     async def to_store(self, until: float) -> None:
         """Returns once the answer has ended, somebody waits for what is not in the store, or at `until`."""
         await self._wait(lambda: self.ended or (self._num_waiting > 0 and len(self.pieces) > self.num_stored), until)

@@ -111,10 +111,12 @@ def web(served: Served) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture
-def world() -> Callable[..., Any]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`world(**tenants)`: the real gateway with the HTTP door between a scripted scheduler and executor; see
     tests/tenants/conftest.py."""
     make = _borrowed("tenants").make_world
+    monkeypatch.setenv("HEADRACE_RESULTS__STORE", str(tmp_path / "results.db"))
+    monkeypatch.setenv("HEADRACE_RESULTS__PROGRESS_S", "0.02")
 
     def start(gateway: dict[str, Any] | None = None, **more: Any) -> Any:
         return make({"http_listen": ANY_PORT} | (gateway or {}), **more)

@@ -50,7 +50,8 @@ class _Texts:
 
 class _Preparer:
     async def prepare(self, request_id, model, prompt, parent):
-        return np.frombuffer(prompt.encode(), np.uint8).astype(np.uint32)
+        text = prompt if isinstance(prompt, str) else "".join(message.content for message in prompt)
+        return np.frombuffer(text.encode(), np.uint8).astype(np.uint32)
 
 
 class _Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
