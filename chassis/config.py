@@ -191,6 +191,7 @@ class ExecutorSettings(_Section):
     )
     engine: str = Field("openvino", pattern="^(openvino|reference)$")
     reference_step_ms: float = Field(0.0, ge=0, description="how long a step of the reference engine takes")
+    reference_row_ms: float = Field(0.0, ge=0, description="and how much longer with each row, as copies one by one do")
     threads: int = Field(0, ge=0, description="0: all processors that the process may use")
     num_slots: int = Field(0, ge=0, le=4096, description="0: as many as suit the machine; see headrace hardware")
     kv_bytes: int = Field(4 * 2**30, ge=2**20)

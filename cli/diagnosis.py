@@ -4,18 +4,10 @@ Every finding has its evidence in numbers, and the next thing to do.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from headrace.cli.device_findings import device_full, flat_throughput, idle_with_queue, late_steps, memory_pressure
 from headrace.cli.figures import Figures
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A bottleneck by name, the figures that show it, what to do next."""
-
-    name: str
-    evidence: str
-    next_step: str
+from headrace.cli.finding import Finding
 
 
 def diagnose(figures: Figures) -> list[Finding]:
@@ -34,35 +26,6 @@ def executor_lost(f: Figures) -> Finding | None:
     if not lost:
         return None
     return Finding("executor lost", f"{lost:.0f} requests lost theirs", "Look at its log and for out-of-memory kills.")
-
-
-def memory_pressure(f: Figures) -> Finding | None:
-    total = f.level("kv_bytes", state="total")
-    used = (f.level("kv_bytes", state="held") + f.level("kv_bytes", state="reserved")) / total if total else 0.0
-    if used < 0.95:
-        return None
-    return Finding(
-        "memory pressure", f"{used:.0%} of KV memory is promised", "Raise executor.kv_bytes, or ask for less."
-    )
-
-
-def device_full(f: Figures) -> Finding | None:
-    slots, in_use, waiting = f.level("pool_slots"), f.level("pool_slots_reserved"), f.level("queue_requests")
-    if not slots or not waiting or in_use < 0.95 * slots:
-        return None
-    evidence = f"{in_use:.0f} of {slots:.0f} slots taken, {waiting:.0f} requests wait"
-    return Finding("device full", evidence, "Add executors, or executor.num_slots where KV memory is free.")
-
-
-def idle_with_queue(f: Figures) -> Finding | None:
-    slots, in_use, waiting = f.level("pool_slots"), f.level("pool_slots_reserved"), f.level("queue_requests")
-    busy = f.rate("step_seconds_sum")
-    if not waiting or not slots or in_use >= 0.95 * slots or busy >= 0.3:
-        return None
-    evidence = f"{waiting:.0f} requests wait, devices compute {busy:.0%} of the time"
-    return Finding(
-        "idle device with a queue", evidence, "Compare the models and precisions asked for with those loaded."
-    )
 
 
 def displacement_storm(f: Figures) -> Finding | None:
@@ -106,13 +69,6 @@ def screen_without_verdict(f: Figures) -> Finding | None:
     )
 
 
-def missed_steps(f: Figures) -> Finding | None:
-    late = f.grown("late_steps_total")
-    if not late:
-        return None
-    return Finding("late steps", f"{late:.0f} far later than predicted", "Look for other load, clocks and swapping.")
-
-
 def scheduling_share(f: Figures) -> Finding | None:
     deciding, computing = f.grown("scheduling_seconds_total"), f.grown("step_seconds_sum")
     if not computing or deciding < 0.1 * computing:
@@ -148,7 +104,8 @@ TABLE: Sequence[Callable[[Figures], Finding | None]] = (
     slow_first_token,
     screen_without_verdict,
     screen_slow,
-    missed_steps,
+    late_steps,
+    flat_throughput,
     scheduling_share,
     slow_readers,
     padding,

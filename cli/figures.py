@@ -1,25 +1,14 @@
-"""Metrics of a running suite as they are scraped, and what two scrapes say together. Fetching stands at the end."""
+"""What two scrapes of a suite's metrics say together. Pure; fetching is scraping.py's."""
 
-import asyncio
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.chassis.certificates import Certificates
-from headrace.chassis.credentials import client_context
-from headrace.cli.reach import tls
-from headrace.core.errors import Unavailable
-from headrace.core.role import Role
-
 Snapshot = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
-"""Values by sample name and labels, of all services together."""
+"""Values by sample name and labels, of all services together; the label `at` says from which address."""
 
-NUM_SERVICES = 5
-TIMEOUT_S = 5.0
+AT = "at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +20,7 @@ class Figures:
     seconds: float
 
     def level(self, name: str, **labels: str) -> float:
-        """A gauge now; 0 where it is not there."""
+        """A gauge, or a counter's total, now; 0 where it is not there."""
         return _sum(self.after, name, labels)
 
     def grown(self, name: str, **labels: str) -> float:
@@ -48,46 +37,40 @@ class Figures:
         count = self.grown(f"{name}_count", **labels)
         return self.grown(f"{name}_sum", **labels) / count if count else 0.0
 
+    def values(self, name: str, label: str) -> list[str]:
+        """The values that this label of a metric has now, sorted."""
+        return sorted(
+            {
+                value
+                for (found, has), _ in self.after.items()
+                if found == f"headrace_{name}"
+                for key, value in has
+                if key == label
+            }
+        )
+
+    def services(self, name: str) -> "dict[str, Figures]":
+        """Of each service that has this metric, its own figures, by address."""
+        return {address: self._of(address) for address in self.values(name, AT)}
+
+    def _of(self, address: str) -> "Figures":
+        before, after = (
+            {key: value for key, value in snapshot.items() if (AT, address) in key[1]}
+            for snapshot in (self.before, self.after)
+        )
+        return Figures(before, after, self.seconds)
+
 
 def _sum(snapshot: Snapshot, name: str, labels: Mapping[str, str]) -> float:
     wanted = set(labels.items())
     return sum(value for (found, has), value in snapshot.items() if found == f"headrace_{name}" and wanted <= has)
 
 
-def parse(texts: Sequence[str]) -> Snapshot:
-    """The snapshot of all services' pages. A label `service_index` keeps services apart."""
+def parse(pages: Mapping[str, str]) -> Snapshot:
+    """The snapshot of all services' pages, which come by address."""
     return {
-        (sample.name, frozenset({*sample.labels.items(), ("service_index", str(place))})): float(sample.value)
-        for place, text in enumerate(texts)
-        for family in text_string_to_metric_families(text)
+        (sample.name, frozenset({*sample.labels.items(), (AT, address)})): float(sample.value)
+        for address, page in pages.items()
+        for family in text_string_to_metric_families(page)
         for sample in family.samples
     }
-
-
-def scrape(port: int) -> Snapshot:
-    """Of a suite that runs with `--metrics-port`. Raises Unavailable where nobody answers on any of its ports."""
-    own = tls(Role.PROBER)
-    context = client_context(Certificates(own, server=False).current()) if own else None
-    texts = [text for place in range(NUM_SERVICES) if (text := _page(port + place, context))]
-    if not texts:
-        raise Unavailable(f"no metrics at ports {port} to {port + NUM_SERVICES - 1}: headrace up --metrics-port {port}")
-    return parse(texts)
-
-
-def _page(port: int, context: ssl.SSLContext | None) -> str:
-    try:
-        scheme = "https" if context else "http"
-        with urllib.request.urlopen(
-            f"{scheme}://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S, context=context
-        ) as answer:
-            page: str = answer.read().decode()
-            return page
-    except (urllib.error.URLError, TimeoutError):
-        return ""
-
-
-async def watched(port: int, seconds: float) -> Figures:
-    """What happens in so many seconds from now. Raises Unavailable."""
-    before = await asyncio.to_thread(scrape, port)
-    await asyncio.sleep(seconds)
-    return Figures(before, await asyncio.to_thread(scrape, port), seconds)

@@ -8,26 +8,30 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from headrace.cli.doctor import DEFAULT_PORT, MetricsPort
-from headrace.cli.figures import Figures, scrape
+from headrace.cli.figures import Figures
+from headrace.cli.scraping import At, FromPrometheus, MetricsPort, Scrape, scraping
+from headrace.cli.services import Config
 
 CLASSES = ("realtime", "normal", "batch")
 
 
 def top(
-    metrics_port: MetricsPort = DEFAULT_PORT,
+    metrics_port: MetricsPort = None,
+    at: At = None,
+    prometheus: FromPrometheus = "",
     seconds: Annotated[float, typer.Option("--every", min=0.5, max=60, help="Seconds between two looks.")] = 2.0,
+    config: Config = None,
 ) -> None:
     """Watch a running suite until Ctrl-C."""
-    asyncio.run(_watch(metrics_port, seconds))
+    asyncio.run(_watch(scraping(metrics_port, at, prometheus, config), seconds))
 
 
-async def _watch(port: int, seconds: float) -> None:
-    before = await asyncio.to_thread(scrape, port)
+async def _watch(scrape: Scrape, seconds: float) -> None:
+    before = await asyncio.to_thread(scrape)
     with Live(view(Figures(before, before, seconds)), auto_refresh=False) as live:
         while True:
             await asyncio.sleep(seconds)
-            after = await asyncio.to_thread(scrape, port)
+            after = await asyncio.to_thread(scrape)
             live.update(view(Figures(before, after, seconds)), refresh=True)
             before = after
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.chassis.metric_table import device as table
+from headrace.chassis.metric_table.metric import SIZES
 from headrace.chassis.metrics import Metrics, Total
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.step_reading import StepReading
@@ -54,9 +55,17 @@ class DecoderMeters(StepMeters):
         self._metrics = metrics
         self._spec = spec
         self._late = metrics.counter(table.LATE_STEPS)
+        seconds, tokens = metrics.counter(table.DECODE_STEP_SECONDS), metrics.counter(table.DECODE_STEP_TOKENS)
+        self._decode_steps = {edge: (seconds.labels(f"{edge:.0f}"), tokens.labels(f"{edge:.0f}")) for edge in SIZES}
 
     def stepped(self, reading: StepReading) -> None:
         super().stepped(reading)
+        sample = reading.sample
+        if not sample.prefill_tokens:
+            edge = next((edge for edge in SIZES if edge >= sample.num_decodes), SIZES[-1])
+            seconds, tokens = self._decode_steps[edge]
+            seconds.inc(sample.duration_s)
+            tokens.inc(sample.num_decodes)
         if is_late(reading):
             self._late.inc()
 

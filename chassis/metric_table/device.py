@@ -50,6 +50,22 @@ STEP_TOKENS = counter(
     "Mostly `prefill`: prompts that begin alike would gain by the prefix cache. `padding`: as batch padding. `guess`: "
     "compare speculation's tokens.",
 )
+DECODE_STEP_SECONDS = counter(
+    "decode_step_seconds",
+    _EXECUTOR,
+    "rows",
+    "seconds",
+    "Passes that only decoded, by how many rows they had at most.",
+    "As step seconds; with decode step tokens it says what larger batches gain.",
+)
+DECODE_STEP_TOKENS = counter(
+    "decode_step_tokens",
+    _EXECUTOR,
+    "rows",
+    "tokens",
+    "Tokens of those passes.",
+    "Nothing. A second of many rows that has no more than one of few: larger batches gain nothing here.",
+)
 PEAK_TOKENS_PER_SECOND = gauge(
     "peak_tokens_per_second",
     _DEVICES,

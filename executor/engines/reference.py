@@ -52,8 +52,8 @@ class ReferenceOutput:
 
 
 class ReferenceEngine:
-    """`step_delay_s` makes each step last, with the GIL released, as a device's would; `precision` is what it says to
-    have, since its arithmetic is of whole numbers in any."""
+    """`step_delay_s` makes each step last, with the GIL released, as a device's would, and `row_delay_s` each row of
+    it; `precision` is what it says to have, since its arithmetic is of whole numbers in any."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class ReferenceEngine:
         *,
         block_tokens: int = 4,
         step_delay_s: float = 0.0,
+        row_delay_s: float = 0.0,
         precision: Precision = Precision.FP32,
     ) -> None:
         least = max((FIRST_PRINTABLE + NUM_PRINTABLE - 1, *info.eos_token_ids)) + 1
@@ -72,7 +73,7 @@ class ReferenceEngine:
         self._kv: NDArray[np.int64] = np.full((num_blocks, block_tokens), _UNWRITTEN, np.int64)
         self._powers = np.array([pow(2, power, HASH_MODULUS) for power in range(num_blocks * block_tokens)])
         self._eos_token_id = info.eos_token_ids[0]
-        self._step_delay_s = step_delay_s
+        self._step_delay_s, self._row_delay_s = step_delay_s, row_delay_s
         self.spec = EngineSpec(
             name="reference",
             precision=precision,
@@ -89,8 +90,8 @@ class ReferenceEngine:
 
     def forward(self, plan: StepPlan) -> ReferenceOutput:
         """Raises EngineFault if a row's blocks do not exist or do not hold its tokens."""
-        if self._step_delay_s:
-            time.sleep(self._step_delay_s)
+        if delay_s := self._step_delay_s + self._row_delay_s * len(plan.past_lens):
+            time.sleep(delay_s)
         begins = plan.subsequence_begins
         tables = [
             self._table(plan, row, int(plan.past_lens[row] + begins[row + 1] - begins[row]))

@@ -39,6 +39,7 @@ def load_engine(settings: ExecutorSettings, entry: ModelEntry) -> Engine:
             entry.info,
             _REFERENCE_BLOCKS,
             step_delay_s=settings.reference_step_ms / 1000,
+            row_delay_s=settings.reference_row_ms / 1000,
             precision=entry.precision,
         )
     try:

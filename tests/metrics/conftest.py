@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from headrace.chassis.config import load_settings
+from headrace.chassis.config import default_home, load_settings
 from headrace.cli.diagnosis import Finding, diagnose
-from headrace.cli.figures import Figures, Snapshot, scrape
+from headrace.cli.figures import Figures, Snapshot
+from headrace.cli.scraping import suite as scraping
 from headrace.client import AsyncClient
 from headrace.models import reference
 from headrace.standalone.single import running
@@ -38,11 +39,11 @@ class Watched:
 
     async def begin(self) -> None:
         """What was up to now no longer counts."""
-        self.before, self.since = await asyncio.to_thread(scrape, self.port), time.monotonic()
+        self.before, self.since = await asyncio.to_thread(scraping(self.port)), time.monotonic()
 
     async def figures(self) -> Figures:
         """What has happened since."""
-        after = await asyncio.to_thread(scrape, self.port)
+        after = await asyncio.to_thread(scraping(self.port))
         return Figures(self.before, after, time.monotonic() - self.since)
 
     async def until(self, seen: Callable[[Figures], bool]) -> Figures:
@@ -93,6 +94,7 @@ def watching(tmp_path: Path, metrics_port: int) -> Watching:
     @asynccontextmanager
     async def start(**sections: dict[str, Any]) -> AsyncIterator[Watched]:
         reference.install(tmp_path)
+        (tmp_path / "models" / "minilm").symlink_to(default_home() / "models" / "minilm")
         anywhere = {"listen": "127.0.0.1:0"}
         settings = load_settings(
             overrides={
@@ -102,8 +104,9 @@ def watching(tmp_path: Path, metrics_port: int) -> Watching:
                 "executor": anywhere
                 | {"engine": "reference", "models": [reference.NAME]}
                 | sections.get("executor", {}),
-                "encoder": {"model": ""},
+                "encoder": anywhere | {"model": ""} | sections.get("encoder", {}),
                 "gateway": anywhere | sections.get("gateway", {}),
+                "screen": sections.get("screen", {}),
                 "telemetry": {"metrics_listen": f"127.0.0.1:{metrics_port}"},
             }
         )

@@ -17,8 +17,13 @@ HEALTHY: Page = {
     'headrace_executors{state="ready"}': 1,
     'headrace_kv_bytes{state="total"}': 1000,
     'headrace_kv_bytes{state="held"}': 300,
-    "headrace_pool_slots": 64,
-    "headrace_pool_slots_reserved": 30,
+    "headrace_slots": 64,
+    "headrace_slots_in_use": 30,
+    'headrace_decode_step_seconds_total{rows="2"}': 1,
+    'headrace_decode_step_tokens_total{rows="2"}': 200,
+    'headrace_decode_step_seconds_total{rows="64"}': 3,
+    'headrace_decode_step_tokens_total{rows="64"}': 3000,
+    "headrace_peak_tokens_per_second": 4000,
     "headrace_prepare_threads": 2,
     "headrace_step_seconds_sum": 8,
     "headrace_ttft_seconds_sum": 20,
@@ -33,8 +38,13 @@ FAULTS: dict[str, Page] = {
     "no executor": {'headrace_executors{state="ready"}': 0},
     "executor lost": {"headrace_requests_lost_total": 2},
     "memory pressure": {'headrace_kv_bytes{state="reserved"}': 680},
-    "device full": {"headrace_pool_slots_reserved": 64, 'headrace_queue_requests{class="normal"}': 9},
-    "idle device with a queue": {"headrace_step_seconds_sum": 2, 'headrace_queue_requests{class="batch"}': 9},
+    "device full": {"headrace_slots_in_use": 64, 'headrace_queue_requests{class="normal"}': 9},
+    "idle device with a queue": {
+        "headrace_step_seconds_sum": 2,
+        'headrace_queue_requests{class="batch"}': 9,
+        'headrace_queue_age_seconds{class="batch"}': 4,
+    },
+    "throughput does not rise with batch": {'headrace_decode_step_tokens_total{rows="64"}': 700},
     "displacement storm": {"headrace_displacements_total": 80},
     "tokenizer saturated": {"headrace_prepare_waiting": 9},
     "slow first token: preprocess": {"headrace_prepare_seconds_sum": 15},
@@ -49,7 +59,11 @@ FAULTS: dict[str, Page] = {
 
 def _figures(page: Page, before: str = "") -> Figures:
     """Ten seconds in which every counter grew from nothing to what the page says."""
-    return Figures(parse([before]), parse(["".join(f"{name} {value}\n" for name, value in page.items())]), 10)
+    return Figures(parse({"here": before}), parse({"here": _text(page)}), 10)
+
+
+def _text(page: Page) -> str:
+    return "".join(f"{name} {value}\n" for name, value in page.items())
 
 
 def test_a_healthy_suite_has_nothing_wrong() -> None:
@@ -82,6 +96,80 @@ def test_labels_that_are_not_named_are_summed_over() -> None:
     figures = _figures({'headrace_slots{a="1"}': 3, 'headrace_slots{a="2"}': 4})
     assert figures.level("slots") == 7
     assert figures.level("slots", a="2") == 4
+
+
+def _fleet(*pages: Page) -> Figures:
+    """As _figures, of several services."""
+    return Figures({}, parse({f"e:{number}": _text(page) for number, page in enumerate(pages)}), 10)
+
+
+def test_one_idle_device_is_found_beside_busy_ones() -> None:
+    """Together they compute 0.9 of the time of one; each device counts for itself."""
+    busy: Page = {
+        "headrace_step_seconds_sum": 9,
+        "headrace_slots": 8,
+        "headrace_slots_in_use": 8,
+        'headrace_kv_bytes{state="total"}': 1000,
+    }
+    idle = {**busy, "headrace_step_seconds_sum": 0, "headrace_slots_in_use": 0}
+    queue: Page = {'headrace_queue_requests{class="batch"}': 9, 'headrace_queue_age_seconds{class="batch"}': 4}
+    (finding,) = diagnose(_fleet({**HEALTHY, **busy, **queue}, idle, idle))
+    assert finding.name == "idle device with a queue"
+    assert finding.evidence == "9 requests wait, the oldest for 4.0 s, while 2 of 3 devices compute 0% of the time"
+
+
+def test_a_full_fleet_is_full_whatever_an_encoder_has_left() -> None:
+    full: Page = {"headrace_slots": 8, "headrace_slots_in_use": 8, 'headrace_kv_bytes{state="total"}': 1000}
+    queue: Page = {'headrace_queue_requests{class="batch"}': 9, 'headrace_queue_age_seconds{class="batch"}': 4}
+    encoder: Page = {"headrace_slots": 64, "headrace_slots_in_use": 0, "headrace_step_seconds_sum": 0}
+    (finding,) = diagnose(_fleet({**HEALTHY, **full, **queue}, full, encoder))
+    assert (finding.name, finding.evidence) == ("device full", "16 of 16 slots taken, 9 requests wait")
+
+
+def test_a_request_that_has_only_just_come_is_no_queue() -> None:
+    page: Page = {'headrace_queue_requests{class="batch"}': 1, "headrace_step_seconds_sum": 0.1}
+    assert diagnose(_figures({**HEALTHY, **page, "headrace_scheduling_seconds_total": 0})) == []
+
+
+def test_the_executor_without_memory_is_named_beside_one_that_has_some() -> None:
+    full: Page = {'headrace_kv_bytes{state="total"}': 100, 'headrace_kv_bytes{state="held"}': 97}
+    finding = next(each for each in diagnose(_fleet(HEALTHY, full)) if each.name == "memory pressure")
+    assert finding.evidence == "97% of KV memory at e:1 is promised"
+
+
+@pytest.mark.parametrize(
+    ("page", "advice"),
+    [
+        ({'headrace_kv_bytes{state="reserved"}': 680}, "max_tokens"),
+        ({'headrace_kv_bytes{state="held"}': 990, "headrace_kv_fragmentation_ratio": 0.7}, "idle"),
+        ({'headrace_kv_bytes{state="held"}': 990}, "kv_bytes"),
+    ],
+)
+def test_memory_pressure_says_what_holds_it(page: Page, advice: str) -> None:
+    (finding,) = diagnose(_figures({**HEALTHY, **page}))
+    assert advice in finding.next_step
+
+
+@pytest.mark.parametrize(
+    ("page", "advice"),
+    [
+        ({}, "pinned"),
+        (
+            {'headrace_memory_read_bytes_total{what="kv"}': 9, 'headrace_memory_read_bytes_total{what="weights"}': 1},
+            "kv_precision",
+        ),
+    ],
+)
+def test_flat_throughput_says_what_is_read(page: Page, advice: str) -> None:
+    flat: Page = {'headrace_decode_step_tokens_total{rows="64"}': 700}
+    (finding,) = diagnose(_figures({**HEALTHY, **flat, **page}))
+    assert advice in finding.next_step
+    assert "200 tokens/s with up to 2 rows, 233 with 64" in finding.evidence
+
+
+def test_a_device_at_its_peak_gains_nothing_by_larger_batches_and_that_is_no_fault() -> None:
+    flat: Page = {'headrace_decode_step_tokens_total{rows="64"}': 700, "headrace_peak_tokens_per_second": 300}
+    assert diagnose(_figures({**HEALTHY, **flat})) == []
 
 
 def test_top_shows_classes_and_devices() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 from headrace.chassis.config import load_settings
 from headrace.chassis.metric_table.metric import Kind
 from headrace.chassis.metric_table.table import TABLE
-from headrace.cli.figures import NUM_SERVICES, Figures, scrape
+from headrace.cli.figures import Figures
+from headrace.cli.scraping import suite as scraping
 from headrace.client import AsyncClient
 from headrace.models import reference
 from headrace.standalone.services import Service, metered
@@ -26,14 +27,14 @@ async def test_what_a_suite_is_asked_shows_in_its_figures(tmp_path: Path, metric
         }
     )
     async with running(settings) as suite, AsyncClient(suite.gateway) as client:
-        before = await asyncio.to_thread(scrape, port)
+        before = await asyncio.to_thread(scraping(port))
         answer = await client.generate(model, "abcd", max_tokens=5, qos="realtime", ignore_eos=True, timeout_s=60)
         assert len(answer.token_ids) == 5
-        figures = Figures(before, await asyncio.to_thread(scrape, port), 1.0)
+        figures = Figures(before, await asyncio.to_thread(scraping(port)), 1.0)
         async with asyncio.timeout(60):
             # the call's end may come after its last message, and a busy service's page may be of before
             while not (figures.grown("requests_total") and figures.grown("scheduling_seconds_total")):
-                figures = Figures(before, await asyncio.to_thread(scrape, port), 1.0)
+                figures = Figures(before, await asyncio.to_thread(scraping(port)), 1.0)
     assert figures.grown("requests_total", **{"class": "realtime", "model": model, "outcome": "ok"}) == 1
     assert figures.grown("output_tokens_total", **{"class": "realtime"}) == 5
     assert figures.grown("ttft_seconds_count") == 1
@@ -60,5 +61,5 @@ async def test_what_a_suite_is_asked_shows_in_its_figures(tmp_path: Path, metric
 def test_each_service_of_a_suite_has_the_port_of_its_place() -> None:
     settings = load_settings(overrides={"telemetry": {"metrics_listen": "127.0.0.1:9470"}})
     listens = [metered(settings, service).telemetry.metrics_listen for service in Service]
-    assert listens == [f"127.0.0.1:{9470 + place}" for place in range(NUM_SERVICES)]
+    assert listens == [f"127.0.0.1:{9470 + place}" for place in range(len(Service))]
     assert metered(load_settings(), Service.GATEWAY).telemetry.metrics_listen == ""
