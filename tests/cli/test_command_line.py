@@ -76,7 +76,7 @@ async def test_what_the_gateway_says_is_told_as_it_is() -> None:
 
 def test_wrong_settings_are_all_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = tmp_path_factory.mktemp("config") / "headrace.toml"
-    config.write_text('[gateway]\nlisten = "nowhere"\n[executor]\nnum_slots = 0\n')
+    config.write_text('[gateway]\nlisten = "nowhere"\n[executor]\nnum_slots = -1\n')
     shown = headrace("up", "--config", str(config))
     assert shown.returncode == 1
     assert "Traceback" not in shown.stderr
