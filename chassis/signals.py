@@ -16,6 +16,7 @@ EXECUTOR_BATCH = "executor.batch"
 
 # events
 FAILOVER = "failover"
+OUTPUT_CHECK = "output_check"  # a run that found something or gave no verdict; attributes as the screen's
 
 # attributes of the OpenTelemetry GenAI conventions
 GENAI_OPERATION = "gen_ai.operation.name"
@@ -32,7 +33,7 @@ REQUEST_ID = "headrace.request.id"
 QOS_CLASS = "headrace.qos_class"
 TENANT = "headrace.tenant"
 SCREEN_POLICY = "headrace.screen.policy"
-SCREEN_VERDICT = "headrace.screen.verdict"  # pass, a category, or none: no verdict in time
+SCREEN_VERDICT = "headrace.screen.verdict"  # pass, a category, or none: no verdict; output check: late, failed
 SCREEN_SCORE = "headrace.screen.score"
 SCREEN_MODEL = "headrace.screen.model"
 SCREEN_MS = "headrace.screen.ms"  # from the call's admission to the verdict

@@ -85,7 +85,7 @@ class Maker:
             timer = asyncio.get_running_loop().call_at(deadline, relay.expire)
             held.callback(timer.cancel)
         held.enter_context(attempts(relay, self._scheduler, self._executors, span.placed, span.lost))
-        watch = self._checks.watch(sampling.n, max(map(len, sampling.stop), default=0), run.known)
+        watch = self._checks.watch(sampling.n, max(map(len, sampling.stop), default=0), run.known, span.checked)
         while pieces := await relay.pieces():
             await screening.passed(deadline)
             if watch is not None:

@@ -12,6 +12,7 @@ from headrace.core.errors import DeadlineMissed, HeadraceError, Overloaded, Unav
 from headrace.core.request import Precision, QosClass
 from headrace.core.screening import ScreenPolicy, Verdict
 from headrace.gateway.admission import Admission
+from headrace.gateway.checked import Checked
 
 UNKNOWN = "unknown"
 """The class and model of a call that was refused before they were read."""
@@ -37,6 +38,8 @@ class GatewayMeters:
         self.screen_verdicts = metrics.counter(table.SCREEN_VERDICTS)
         self.screen_seconds = metrics.histogram(table.SCREEN_SECONDS)
         self.screen_held_seconds = metrics.histogram(table.SCREEN_HELD_SECONDS)
+        self.output_check_runs = metrics.counter(table.OUTPUT_CHECK_RUNS)
+        self.output_check_seconds = metrics.histogram(table.OUTPUT_CHECK_SECONDS)
 
     def call(self, operation: str, context: SpanContext) -> "CallMeter":
         """`operation` is the span's name."""
@@ -121,6 +124,10 @@ class CallMeter:
 
     def held_by_screen(self, held_s: float) -> None:
         self._meters.screen_held_seconds.observe(held_s, self._exemplar)
+
+    def checked(self, checked: Checked) -> None:
+        self._meters.output_check_runs.labels(checked.policy.value, checked.outcome.value).inc()
+        self._meters.output_check_seconds.labels(checked.policy.value).observe(checked.took_s, self._exemplar)
 
     def promised(self) -> None:
         self._meters.sla_promised.labels(self._class).inc()

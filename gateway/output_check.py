@@ -7,8 +7,9 @@ the models' repository and the number of threads that will call it at once. Off 
 import asyncio
 import logging
 import math
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -17,12 +18,14 @@ from headrace.chassis import plugins
 from headrace.chassis.config import OutputCheckSettings
 from headrace.core.errors import ScreenRejected, Unavailable
 from headrace.core.screening import ScreenPolicy, Verdict, worst
+from headrace.gateway.checked import Checked, Outcome
 from headrace.gateway.generation import Known, Piece
 from headrace.models.repository import Repository
 
 log = logging.getLogger(__name__)
 
 GROUP = "headrace.output_checks"
+Told = Callable[[Checked], None]
 
 
 class OutputCheck(Protocol):
@@ -40,25 +43,33 @@ class OutputChecks:
         self._check = check
         self._pool = pool
 
-    def watch(self, n: int, longest_stop: int, known: Known | None) -> "OutputWatch | None":
+    def watch(self, n: int, longest_stop: int, known: Known | None, told: Told) -> "OutputWatch | None":
         """For a request of `n` answers, of which `known` has left already; `longest_stop` characters may be held back
-        as the beginning of a stop string."""
+        as the beginning of a stop string. `told` hears of each run of the check."""
         if self._check is None:
             return None
-        return OutputWatch(self, self._settings, n, longest_stop, known)
+        return OutputWatch(self, self._settings, n, longest_stop, known, told)
 
-    async def judged(self, windows: Sequence[str]) -> list[Verdict]:
+    async def judged(self, windows: Sequence[str], told: Told) -> list[Verdict]:
         """Raises Unavailable where there is no verdict in time and that is not let pass."""
         check, settings = self._check, self._settings
         if check is None or not windows:
             return []
+        verdicts: list[Verdict] = []
+        outcome, began = Outcome.LATE, time.perf_counter()
         try:
             async with asyncio.timeout(settings.budget_ms / 1000):
-                return await asyncio.get_running_loop().run_in_executor(self._pool, check.judge, windows)
+                verdicts = await asyncio.get_running_loop().run_in_executor(self._pool, check.judge, windows)
+            outcome = Outcome.FOUND if any(verdict.category for verdict in verdicts) else Outcome.PASS
         except TimeoutError:
             pass
         except Exception:  # the check is a program of somebody else's: without a verdict the settings decide
             log.exception("the output check failed")
+            outcome = Outcome.FAILED
+        worst_verdict = worst(verdicts) if verdicts else None
+        told(Checked(settings.policy, outcome, worst_verdict, len(windows), time.perf_counter() - began))
+        if outcome in (Outcome.PASS, Outcome.FOUND):
+            return verdicts
         if settings.policy is ScreenPolicy.BLOCK and settings.on_timeout == "closed":
             raise Unavailable("the answer could not be checked in time")
         return []
@@ -89,9 +100,16 @@ class OutputWatch:
     """One request's answers. To BLOCK, a piece is held until every window that has a character of it has passed."""
 
     def __init__(
-        self, checks: OutputChecks, settings: OutputCheckSettings, n: int, longest_stop: int, known: Known | None
+        self,
+        checks: OutputChecks,
+        settings: OutputCheckSettings,
+        n: int,
+        longest_stop: int,
+        known: Known | None,
+        told: Told,
     ) -> None:
         self._checks = checks
+        self._told = told
         self._blocks = settings.policy is ScreenPolicy.BLOCK
         self._window, self._stride = settings.window_chars, settings.stride_chars
         self._reach = 1 + longest_stop  # a piece's tokens may go on in text to come: in a character, or a stop string
@@ -118,7 +136,7 @@ class OutputWatch:
             text.text += piece.text
             self._held.append((piece, len(text.text)))
             windows += text.due(self._window, self._stride, bool(piece.finish))
-        found = [verdict for verdict in await self._checks.judged(windows) if verdict.category]
+        found = [verdict for verdict in await self._checks.judged(windows, self._told) if verdict.category]
         if found and self._blocks:
             verdict = worst(found)
             raise ScreenRejected(

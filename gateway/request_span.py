@@ -10,6 +10,7 @@ from headrace.chassis import signals
 from headrace.core.errors import HeadraceError
 from headrace.core.screening import ScreenPolicy, Verdict
 from headrace.gateway.call_span import CallSpan
+from headrace.gateway.checked import Checked, Outcome
 from headrace.gateway.generation import Generation, Prompt, Wish
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.relay import Relay
@@ -57,6 +58,25 @@ class RequestSpan(CallSpan):
         """Tokens were there before the verdict."""
         self._meter.held_by_screen(held_s)
         self._span.set_attribute(signals.SCREEN_HELD_MS, held_s * 1000)
+
+    def checked(self, checked: Checked) -> None:
+        """The output check has run. A run that let everything pass is only counted: there is one every few tokens."""
+        self._meter.checked(checked)
+        if checked.outcome is Outcome.PASS:
+            return
+        attributes: dict[str, str | float] = {
+            signals.SCREEN_POLICY: checked.policy.value,
+            signals.SCREEN_VERDICT: checked.outcome.value,
+            signals.SCREEN_MS: checked.took_s * 1000,
+            signals.SCREEN_WINDOWS: checked.num_windows,
+        }
+        if (verdict := checked.verdict) is not None:
+            attributes |= {
+                signals.SCREEN_VERDICT: verdict.category,
+                signals.SCREEN_SCORE: verdict.score,
+                signals.SCREEN_MODEL: verdict.model,
+            }
+        self._span.add_event(signals.OUTPUT_CHECK, attributes)
 
     def submitted(self, relay: Relay, generation: Generation) -> None:
         self._relay = relay

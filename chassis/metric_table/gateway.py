@@ -170,3 +170,21 @@ SCREEN_HELD_SECONDS = histogram(
     "The screen is slower than prefill: as screen seconds.",
     SHORT_S,
 )
+
+OUTPUT_CHECK_RUNS = counter(
+    "output_check_runs",
+    _GATEWAY,
+    "policy verdict",
+    "runs",
+    "Runs of the output check over the windows that were full: `pass`, `found`, `late`: not in time, or `failed`.",
+    "`late`: more `screen.output.threads`, or a longer stride. `failed`: the log has the check's own error.",
+)
+OUTPUT_CHECK_SECONDS = histogram(
+    "output_check_seconds",
+    _GATEWAY,
+    "policy",
+    "seconds",
+    "One run of the output check, with the wait for a thread.",
+    "Answers that are blocked on findings come later by it: as output check runs that are late.",
+    SHORT_S,
+)

@@ -23,6 +23,7 @@ from headrace.api.scheduler.v1 import scheduler_pb2 as sc
 from headrace.api.scheduler.v1 import scheduler_pb2_grpc
 from headrace.api.types.v1.types_pb2 import Displacement, TraceContext
 from headrace.chassis.config import Settings, load_settings
+from headrace.chassis.metrics import Metrics
 from headrace.client import AsyncClient
 from headrace.core.errors import ModelNotFound
 from headrace.core.model import ModelInfo
@@ -224,6 +225,7 @@ class World:
     gateway: GatewayHandle
     client: AsyncClient
     spans: InMemorySpanExporter
+    metrics: Metrics
     settings: Settings
 
     async def idle(self) -> None:
@@ -290,8 +292,9 @@ async def make_world(
     )
     spans, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
+    metrics = Metrics("gateway")
     async with (
-        start(settings, provider.get_tracer("test"), preparer, ByteTexts(), screener) as handle,
+        start(settings, provider.get_tracer("test"), preparer, ByteTexts(), screener, metrics) as handle,
         AsyncClient(handle.address, retries=0) as client,
     ):
         world = World(
@@ -305,6 +308,7 @@ async def make_world(
             handle,
             client,
             spans,
+            metrics,
             settings,
         )
         await eventually(lambda: len(scheduler.gateway_ids) > 0)

@@ -14,6 +14,7 @@ from headrace.chassis import signals
 from headrace.chassis.config import OutputCheckSettings
 from headrace.core.errors import ConfigError, ScreenRejected, Unavailable
 from headrace.core.request import FinishReason, Precision
+from headrace.gateway.checked import Checked, Outcome
 from headrace.gateway.generation import Known, Piece
 from headrace.gateway.output_check import open_output_checks
 from headrace.models.repository import Repository
@@ -145,6 +146,41 @@ async def test_without_a_verdict_the_settings_decide(world, package, text):
                     await w.client.generate("bytes", "hi")
 
 
+@pytest.mark.parametrize(
+    ("text", "policy", "counted"),
+    [
+        (SAFE, "block", {"pass"}),
+        (SAFE + "bomb", "flag", {"pass", "found"}),
+        (SAFE + "bomb", "block", {"pass", "found"}),
+        (SAFE + "slow", "flag", {"pass", "late"}),
+        (SAFE + "broken", "flag", {"pass", "failed"}),
+    ],
+)
+async def test_each_run_is_counted_and_what_does_not_pass_is_an_event(world, package, text, policy, counted):
+    def sample(name, **labels):
+        return w.metrics.registry.get_sample_value(f"headrace_output_check_{name}", {"policy": policy, **labels}) or 0
+
+    async with world(None, settings(policy, budget_ms=200)) as w:
+        w.executor.script = Says([text])
+        await w.on_the_wire(pb.GenerateRequest(model="bytes", text="hi"))
+        span = await w.span()
+        runs = {verdict: sample("runs_total", verdict=verdict) for verdict in ("pass", "found", "late", "failed")}
+        assert {verdict for verdict, count in runs.items() if count} == counted
+        assert sample("seconds_count") == sum(runs.values())
+        events = [event.attributes for event in span.events if event.name == signals.OUTPUT_CHECK]
+        assert len(events) == sum(runs.values()) - runs["pass"]
+        for event in events:
+            (other,) = counted - {"pass"}
+            found = other == "found"
+            assert event[signals.SCREEN_VERDICT] == ("harm" if found else other)
+            assert event[signals.SCREEN_POLICY] == policy
+            assert event[signals.SCREEN_MS] > 0
+            assert event[signals.SCREEN_WINDOWS] >= 1
+            assert (event.get(signals.SCREEN_MODEL), event.get(signals.SCREEN_SCORE)) == (
+                ("words", 0.9) if found else (None, None)
+            )
+
+
 async def test_a_partial_answer_is_checked_to_its_end(world, until, package, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_RESULTS__STORE", str(tmp_path / "results.db"))
     async with world(None, settings()) as w:
@@ -181,7 +217,8 @@ async def test_what_another_gateway_has_sent_is_the_beginning_of_the_window(pack
     for policy in ("block", "flag"):
         named = OutputCheckSettings(policy=policy, check="words", window_chars=8, stride_chars=4)
         async with open_output_checks(named, Repository(tmp_path)) as checks:
-            watch = checks.watch(1, 0, known)
+            runs: list[Checked] = []
+            watch = checks.watch(1, 0, known, runs.append)
             rest = [Piece(0, "mb", b"", (), FinishReason.NONE), Piece(0, "s!", b"", (), FinishReason.STOP)]
             if policy == "block":
                 with pytest.raises(ScreenRejected):
@@ -189,3 +226,4 @@ async def test_what_another_gateway_has_sent_is_the_beginning_of_the_window(pack
             else:
                 assert await watch.passed(rest) == rest
                 assert watch.finding.category == "harm"
+            assert [(run.outcome, run.policy) for run in runs] == [(Outcome.FOUND, policy)]
