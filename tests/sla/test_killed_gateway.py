@@ -1,4 +1,5 @@
-"""A gateway is killed, and another opens its results and goes on with them. Real processes, each a command."""
+"""A gateway is killed, and another of the same store has its results and goes on with them. Real processes, each a
+command: with SQLite the next gateway, with Redis one that was there all along."""
 
 import asyncio
 import os
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,10 @@ async def result(client: AsyncClient, handle: str, wanted: Callable[[Result], bo
             await asyncio.sleep(0.05)
 
 
-async def test_what_was_made_is_found_and_what_was_not_is_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+async def test_what_was_made_is_found_and_what_was_not_is_finished(
+    tmp_path: Path, redis_server: Callable[[Path], AbstractContextManager[int]], store: str
+) -> None:
     reference.install(tmp_path)
     scheduler, executor, first, second = free_ports(4)
     settings = {
@@ -81,10 +85,17 @@ async def test_what_was_made_is_found_and_what_was_not_is_finished(tmp_path: Pat
     }
     log = tmp_path / "services.log"
     with ExitStack() as stack:
+        if store == "redis":
+            port = stack.enter_context(redis_server(tmp_path))
+            settings["HEADRACE_RESULTS__STORE"] = f"redis://127.0.0.1:{port}"
         stack.enter_context(running("scheduler", settings, log))
         stack.enter_context(running("executor", settings, log))
         gateway = stack.enter_context(running("gateway", settings | {"HEADRACE_GATEWAY__LISTEN": first}, log))
-        for address in (executor, first):
+        there = [executor, first]
+        if store == "redis":
+            stack.enter_context(running("gateway", settings | {"HEADRACE_GATEWAY__LISTEN": second}, log))
+            there.append(second)
+        for address in there:
             await await_serving(address, TransportSettings(), BOUND_S)
         async with AsyncClient(first) as client:
             undisturbed = await client.generate("reference", "abc", max_tokens=LONG, ignore_eos=True)
@@ -95,8 +106,9 @@ async def test_what_was_made_is_found_and_what_was_not_is_finished(tmp_path: Pat
             before = await result(client, cut.result.handle, lambda each: each.num_pieces > 1)
             gateway.send_signal(signal.SIGKILL)
             gateway.wait()
-        stack.enter_context(running("gateway", settings | {"HEADRACE_GATEWAY__LISTEN": second}, log))
-        await await_serving(second, TransportSettings(), BOUND_S)
+        if store == "sqlite":
+            stack.enter_context(running("gateway", settings | {"HEADRACE_GATEWAY__LISTEN": second}, log))
+            await await_serving(second, TransportSettings(), BOUND_S)
         async with AsyncClient(second) as client:
             (whole,) = answers([piece async for piece in client.attach_result(made.result.handle)])
             assert whole.token_ids == undisturbed.token_ids[:SHORT]

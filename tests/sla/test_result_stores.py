@@ -1,14 +1,10 @@
 """Both stores keep the same promises: pieces in order, bounds, tenants, times."""
 
 import asyncio
-import os
-import shutil
 import socket
 import sqlite3
-import subprocess
-import sysconfig
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,24 +28,6 @@ def summary(handle: str, now_s: float = 0.0, tenant: str = "a", lost_s: float = 
     return Summary(handle, tenant, f"request {handle}", "bytes", now_s, lost_s, expires_s)
 
 
-@contextmanager
-def redis_server(folder: Path) -> Iterator[int]:
-    """Its port. Skips where none is installed: the one that comes with the dev group is made for few platforms."""
-    scripts = sysconfig.get_path("scripts")
-    program = shutil.which("redis-server", path=f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
-    if program is None:
-        pytest.skip("no redis-server is installed: apt-get install redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield port
-        finally:
-            server.kill()
-
-
 async def connected(port: int) -> Redis:
     client = Redis(port=port)
     async with asyncio.timeout(START_S):
@@ -62,7 +40,9 @@ async def connected(port: int) -> Redis:
 
 
 @pytest.fixture(params=["sqlite", "fakeredis", "redis-server"])
-async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
+async def make(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_server: Callable[[Path], AbstractContextManager[int]]
+) -> AsyncIterator[Make]:
     """`make(max_results=…, max_bytes=…)`: stores of the same content."""
     opened: list[Any] = []
 
