@@ -20,7 +20,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headrace.chassis.access import Access, Check
 from headrace.chassis.status import abort
-from headrace.core.errors import Draining, EngineFault, HeadraceError, InvalidRequest
+from headrace.core.errors import Cancelled, Draining, EngineFault, HeadraceError, InvalidRequest
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +115,16 @@ def as_error(error: Exception) -> HeadraceError:
     """The error that a caller may see. One that is not ours is logged with its traceback under an incident's id."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    gone = Cancelled("the caller has gone")  # it hung up a moment before the call's task was told so
     if isinstance(error, ExceptionGroup):  # a task group wraps what its tasks raise; the first failure ended it
-        ours, others = error.split(HeadraceError)
+        _, raised = error.split(grpc.aio.InternalError)
+        if raised is None:
+            return gone
+        ours, others = raised.split(HeadraceError)
         if ours and not others:
             return _first(ours)
+    if isinstance(error, grpc.aio.InternalError):  # what could not be written
+        return gone
     if isinstance(error, HeadraceError):
         return error
     incident = secrets.token_hex(6)

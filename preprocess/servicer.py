@@ -65,6 +65,8 @@ class PreprocessServicer(pb_grpc.PreprocessServiceServicer):
         finally:
             answering.cancel()
             await asyncio.wait((answering,))
+            if not answering.cancelled():
+                answering.exception()  # a caller that has gone is not told of a frame that was wrong
 
     async def _answer_all(
         self,

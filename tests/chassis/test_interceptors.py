@@ -173,6 +173,41 @@ async def test_a_caller_that_leaves_closes_the_handler(serving: Any) -> None:
             await closed.wait()
 
 
+@pytest.mark.parametrize("beside", [None, [], [InvalidRequest("no")]])
+async def test_a_write_to_a_caller_that_has_left_is_no_incident(
+    serving: Any, caplog: pytest.LogCaptureFixture, beside: list[Exception] | None
+) -> None:
+    """By itself, or in a task group `beside` other failures."""
+    left, failures = asyncio.Event(), []
+
+    async def write(context: Any) -> None:
+        try:
+            await context.write(ChatMessage(content="late"))
+        except Exception as failure:
+            failures.append(failure)
+            raise
+
+    async def late(requests: Any, context: Any) -> None:
+        try:
+            await left.wait()
+        except asyncio.CancelledError:  # so that the write is sure to come too late
+            try:
+                await write(context)
+            except Exception as failure:
+                if beside is None:
+                    raise
+                raise ExceptionGroup("tasks", [*beside, failure]) from None
+
+    make = grpc.stream_stream_rpc_method_handler(late, GenerateRequest.FromString, ChatMessage.SerializeToString)
+    with caplog.at_level(logging.ERROR):
+        async with serving({"Call": make}) as channel:
+            call = channel.stream_stream("/test.v1.TestService/Call")(iter([payload("a")]))
+            await call.initial_metadata()
+            call.cancel()
+    assert failures
+    assert not caplog.records
+
+
 async def test_an_unknown_method_is_unimplemented(serving: Any) -> None:
     async with serving({}) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:

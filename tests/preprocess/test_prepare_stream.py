@@ -1,6 +1,7 @@
 """The preprocess service and the preparer over it, on real sockets."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -280,3 +281,38 @@ async def test_an_item_without_a_prompt_is_answered_with_a_fault(suite: Settings
     assert answers["bad"].fault.reason == InvalidRequest.reason
     assert answers["bad"].fault.field == "prompt"
     assert np.frombuffer(answers["good"].token_ids, "<u4").tolist() == list(b"hi")
+
+
+class Reluctant:
+    """Prepares for ever, and takes its time to end."""
+
+    def __init__(self) -> None:
+        self.cancelled, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def prepare(self, request_id: str, model: str, prompt: Prompt, parent: Context) -> NDArray[np.uint32]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+            await self.may_end.wait()
+        raise AssertionError
+
+
+async def test_a_caller_that_leaves_after_a_wrong_frame_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def frames() -> AsyncIterator[pb.PrepareRequest]:
+        yield pb.PrepareRequest(items=[pb.PrepareItem(request_id="a"), pb.PrepareItem(request_id="b", text="hi")])
+        await answered.wait()
+        raise InvalidRequest("no message")
+
+    answered, preparer = asyncio.Event(), Reluctant()
+    answers = cast(Any, PreprocessServicer(cast(InlinePreparer, preparer), 1024).Prepare(frames(), cast(Any, None)))
+    async with asyncio.timeout(BOUND_S):
+        assert (await anext(answers)).items[0].fault.field == "prompt"
+        answered.set()
+        await preparer.cancelled.wait()
+        leaving = asyncio.create_task(answers.aclose())
+        await asyncio.sleep(0)
+        preparer.may_end.set()
+        await leaving
+    gc.collect()  # an exception that nobody asked for is logged when its task goes
+    assert not caplog.records

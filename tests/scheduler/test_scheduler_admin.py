@@ -23,10 +23,13 @@ from headrace.chassis.channel import open_channel
 from headrace.chassis.config import SchedulerSettings, Settings, TransportSettings
 from headrace.chassis.status import from_rpc_error
 from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.request import Precision
 from headrace.scheduler import app
 from headrace.scheduler.admin import MAX_CHANGES_BYTES, to_status
 from headrace.scheduler.loop import SchedulerLoop
+from headrace.scheduler.policy.events import ExecutorEnlisted, LoadedModel
 from headrace.scheduler.policy.limits import LIVE, Bounds, Limits
+from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.prediction import PRIOR
 from headrace.scheduler.policy.state import PaddedTally, State
 
@@ -256,6 +259,14 @@ async def test_status_shows_who_drains() -> None:
         [executor] = (await bench.admin.GetStatus(pb.GetStatusRequest())).executors
     assert executor.draining
     assert executor.load == 0
+
+
+def test_status_tells_of_more_in_use_than_any_executor_may_have() -> None:
+    state, most = State(Limits(Bounds(10, 1000), lease_s=1.0, batch_tokens=100)), 2**32 - 1
+    model = LoadedModel("m", Precision.ANY, 64)
+    step(state, ExecutorEnlisted("e1", "e1:1", (model,), 1, most, 1, running_ids=("a", "b", "c")), 0.0)
+    [executor] = to_status(state).executors
+    assert (executor.num_slots_in_use, executor.num_blocks_in_use) == (3, 3 * most)
 
 
 async def test_status_tells_of_padded_batches() -> None:

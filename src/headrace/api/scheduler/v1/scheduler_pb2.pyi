@@ -838,6 +838,7 @@ class ExecutorStatus(_message.Message):
     """in use is what is promised; above num_slots where it runs what nobody placed"""
     num_slots: _builtins.int
     num_blocks_in_use: _builtins.int
+    """likewise"""
     num_blocks: _builtins.int
     draining: _builtins.bool
     load: _builtins.float
