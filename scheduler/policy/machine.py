@@ -182,13 +182,15 @@ def _enlist(turn: Turn, event: ExecutorEnlisted) -> None:
                 _finish(turn, known, request_id)
         state.registry.remove(known)
     paddings = [(each.padding.batch_rows, each.padding.align_tokens) for each in event.models if each.padding]
-    if not (event.executor_id and min(event.num_slots, event.num_blocks, event.block_tokens, *sum(paddings, ())) > 0):
+    contexts = [each.context_tokens for each in event.models]
+    least = min(event.num_slots, event.num_blocks, event.block_tokens, *contexts, *sum(paddings, ()))
+    if not (event.executor_id and least > 0):
         for request_id in kept:
             state.forget(request_id, event.executor_id)
             state.tally.lost += 1
         state.leases.cancel(event.executor_id)
         turn.members_changed()
-        limit = "an id; num_slots, num_blocks, block_tokens and what padding is made of above 0"
+        limit = "an id; num_slots, num_blocks, block_tokens, contexts and what padding is made of above 0"
         turn.commands.append(
             Dismiss(event.executor_id, Refusal(InvalidRequest, "no capacity", field="enlistment", limit=limit))
         )

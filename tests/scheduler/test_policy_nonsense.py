@@ -20,12 +20,13 @@ from headrace.scheduler.policy.events import (
     Gathered,
     LoadedModel,
     Occurrence,
+    Padding,
     Request,
     Submitted,
     Tick,
     Withdrawn,
 )
-from headrace.scheduler.policy.limits import Bounds, Limits, Order
+from headrace.scheduler.policy.limits import Bounds, BucketRule, Limits, Order
 from headrace.scheduler.policy.machine import step
 from headrace.scheduler.policy.state import State
 
@@ -39,8 +40,10 @@ executor_ids = st.sampled_from(["e1", "e2", ""])
 numbers = st.sampled_from([0, 1, 2, 5, 40, 100]) | st.sampled_from([-1, 2**31, 2**63, HUGE, -HUGE])
 seconds = st.none() | st.sampled_from([0.0, 1.0, 5.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324])
 some_ids = st.lists(ids, max_size=5).map(tuple)
+paddings = st.builds(Padding, numbers, numbers, st.booleans())
 loaded = st.lists(
-    st.builds(LoadedModel, st.sampled_from(["m", "n", ""]), st.sampled_from(Precision), numbers), max_size=3
+    st.builds(LoadedModel, st.sampled_from(["m", "n", ""]), st.sampled_from(Precision), numbers, st.none() | paddings),
+    max_size=3,
 ).map(tuple)
 samples = st.lists(st.builds(StepSample, numbers, numbers, st.floats() | st.sampled_from([0.01, 0.1])), max_size=3).map(
     tuple
@@ -59,6 +62,8 @@ limits = st.builds(
     batch_floor=st.sampled_from([0.01, 0.99]),
     quota_load=st.sampled_from([0.0, 0.7, 0.99]),
     max_displacements=st.sampled_from([0, 1, 2, 1000]),
+    window_ms=st.sampled_from([0.0, 50.0, 60_000.0]),
+    buckets=st.sampled_from(BucketRule),
 )
 events = st.one_of(
     st.builds(
@@ -92,6 +97,34 @@ events = st.one_of(
     st.builds(Configured, limits),
     st.just(Tick()),
 )
+few = st.sampled_from([0, 1, 2, 5, 40])
+padded = st.builds(
+    LoadedModel,
+    st.just("m"),
+    st.just(Precision.INT8),
+    few | st.just(2**32),
+    st.builds(Padding, st.sampled_from([1, 2, 2**32]), st.sampled_from([1, 16, 2**32]), st.booleans()),
+)
+padded_submissions = st.builds(
+    lambda number, tokens, qos_class, deadline_s: Submitted(
+        Request(0, f"r{number}", "g1", "m", tokens, 0, qos_class, "", 1, Precision.ANY, deadline_s)
+    ),
+    st.integers(0, 50),
+    few,
+    st.sampled_from(QosClass),
+    seconds,
+)
+
+
+def padded_events(model: LoadedModel) -> st.SearchStrategy[Occurrence]:
+    """Mostly of executors that have all loaded this one."""
+    enlisted = st.builds(
+        ExecutorEnlisted, executor_ids, st.just("a"), st.just((model,)), st.sampled_from([2, 40]), st.just(40), few
+    )
+    kinds = (padded_submissions, enlisted, events)
+    return st.sampled_from([0, 0, 0, 0, 1, 2]).flatmap(lambda kind: kinds[kind])
+
+
 times = st.sampled_from([0.0, 0.1, 1.0, 5.0, -3.0, YEAR_S, 100 * YEAR_S, -YEAR_S, math.nan])
 
 
@@ -126,9 +159,26 @@ def check(state: State) -> None:
     assert tally.submitted == len(state.queues.by_id) + placed + over
 
 
+History = list[tuple[list[Occurrence], float]]
+
+
+def histories(events: st.SearchStrategy[Occurrence]) -> st.SearchStrategy[History]:
+    return st.lists(st.tuples(st.lists(events, min_size=1, max_size=4), times), max_size=25)
+
+
 @settings(max_examples=500, deadline=None)
-@given(limits, st.lists(st.tuples(st.lists(events, min_size=1, max_size=4), times), max_size=25))
-def test_nothing_that_comes_breaks_the_machine(first: Limits, history: list[tuple[list[Occurrence], float]]) -> None:
+@given(limits, histories(events))
+def test_nothing_that_comes_breaks_the_machine(first: Limits, history: History) -> None:
+    survives(first, history)
+
+
+@settings(max_examples=300, deadline=None)
+@given(limits, padded.flatmap(lambda model: histories(padded_events(model))))
+def test_nothing_breaks_padded_batches(first: Limits, history: History) -> None:
+    survives(first, history)
+
+
+def survives(first: Limits, history: History) -> None:
     state, now = State(first), 0.0
     for occurrences, later in history:
         now = state.now + later
