@@ -107,8 +107,8 @@ class Fleet:
         self.scheduler.kill()
         await self.scheduler.process.wait()
 
-    async def client(self, address: str) -> AsyncClient:
-        return await self.stack.enter_async_context(AsyncClient(address))
+    async def client(self, address: str, **options: Any) -> AsyncClient:
+        return await self.stack.enter_async_context(AsyncClient(address, **options))
 
     async def busiest(self) -> Running:
         """The executor with the most requests, one at least."""
@@ -152,6 +152,7 @@ def fleet(tmp_path: Path) -> OpenFleet:
             "models": {"home": tmp_path},
             "gateway": anywhere,
             "scheduler": {**anywhere, "lease_ms": LEASE_MS},
+            "preprocess": anywhere,
             "executor": executor,
             "transport": {"drain_s": 0.5},
         }
