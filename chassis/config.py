@@ -325,6 +325,18 @@ class ResultsSettings(_Section):
     max_takeovers: int = Field(3, ge=0, description="how often another gateway goes on with an answer; 0: never")
 
 
+class CacheSettings(_Section):
+    """Answers that are kept for requests that are the same, each tenant's for itself. Off unless `enabled`, and only
+    for calls that ask for it. What is oldest goes where a bound is reached."""
+
+    enabled: bool = False
+    store: str = Field("", description="a file, or redis://HOST:PORT for several gateways; '': under models.home")
+    ttl_s: float = Field(3_600.0, gt=0)
+    max_answers: int = Field(10_000, ge=1)
+    max_bytes: int = Field(2**28, ge=1)
+    max_answer_bytes: int = Field(2**20, ge=1, description="a longer answer is not kept")
+
+
 class TenantQuota(_Section):
     """What one tenant may use; 0 is without limit."""
 
@@ -407,6 +419,7 @@ class Settings(BaseSettings):
     screen: ScreenSettings = ScreenSettings()
     sla: SlaSettings = SlaSettings()
     results: ResultsSettings = ResultsSettings()
+    cache: CacheSettings = CacheSettings()
     tenants: TenantsSettings = TenantsSettings()
     kserve: KserveSettings = KserveSettings()
 

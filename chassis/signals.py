@@ -43,6 +43,7 @@ SLA_FIRST_TOKEN_MS = "headrace.sla.first_token_ms"
 SLA_TOTAL_MS = "headrace.sla.total_ms"
 SLA_MISSED = "headrace.sla.missed"  # first_token_ms or total_ms: the first that was
 SLA_OUTCOME = "headrace.sla.outcome"  # partial, cancel or continue: what became of it
+CACHE = "headrace.cache"  # hit, miss, or away: whether the answer was there already
 RESULT_HANDLE = "headrace.result.handle"
 TAKEOVER = "headrace.result.takeover"  # the span event of a gateway that goes on with another's answer
 PRECISION = "headrace.precision"

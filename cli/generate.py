@@ -30,6 +30,9 @@ def generate(
     sla_first_token_ms: Annotated[int | None, typer.Option(metavar="MS", help="See it begin by then.")] = None,
     on_miss: Annotated[OnMiss | None, typer.Option(help="Answer in part and go on, fail, or just go on.")] = None,
     precision: Annotated[PrecisionName | None, typer.Option(help="Or the nearest that holds more.")] = None,
+    cacheable: Annotated[
+        bool, typer.Option("--cacheable", help="Take what the same request was answered before, or keep it.")
+    ] = False,
     address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The gateway; default: as set.")] = None,
     api_key: ApiKey = None,
 ) -> None:
@@ -45,6 +48,7 @@ def generate(
         "sla_first_token_ms": sla_first_token_ms,
         "on_miss": on_miss,
         "precision": precision,
+        "cacheable": cacheable or None,
     }
     options = CallOptions(**{name: value for name, value in given.items() if value is not None}, qos=qos)  # type: ignore[typeddict-item]
     where = address or load_settings().gateway.listen
@@ -72,6 +76,8 @@ async def ask(
         raise EngineFault("the stream ended before the answer did")
     usage = last.usage
     ending = f"{last.finish_reason.name.lower()}, {usage.prompt_tokens} tokens in, {usage.completion_tokens} out"
+    if last.from_cache:
+        ending += ", from the cache"
     if last.flagged is not None:
         ending += f", flagged by the screen: {last.flagged.category} ({last.flagged.score:.2f})"
     if last.result is not None:

@@ -42,6 +42,7 @@ def encode(model: str, prompt: Prompt, n: int | None, options: CallOptions) -> p
     request.qos_class = named(QosClass, "qos", options.get("qos", "normal")).value  # type: ignore[assignment]
     precision = options.get("precision") or Precision.ANY.name
     request.precision = named(Precision, "precision", precision).value  # type: ignore[assignment]
+    request.cacheable = options.get("cacheable", False)
     _put_prompt(request, prompt)
     _put_sla(request, options)
     for name, value in {**options, "n": n}.items():
@@ -76,6 +77,7 @@ def decode(response: pb.GenerateResponse) -> Piece:
         usage=to_usage(response.usage) if response.HasField("usage") else None,
         flagged=_verdict(response.screen) if response.HasField("screen") else None,
         result=ResultHandle(response.result.handle, response.result.offset) if response.HasField("result") else None,
+        from_cache=response.from_cache,
     )
 
 
@@ -141,6 +143,7 @@ def answers(pieces: Iterable[Piece]) -> list[Answer]:
             usage=usage,
             flagged=flagged,
             result=result,
+            from_cache=group[0].from_cache,
         )
         for index, group in sorted(by_index.items())
     ]

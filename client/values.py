@@ -46,13 +46,15 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class CallOptions(SamplingOptions, total=False):
-    """All that may be said with a prompt. Left out: class normal, the model's precision, no deadline, a drawn id, and
-    the class's SLA; 0 is no SLA. On a miss the answer ends in part (`partial`), fails (`cancel`), or goes on."""
+    """All that may be said with a prompt. Left out: class normal, the model's precision, no deadline, a drawn id, no
+    cached answer (`cacheable`), and the class's SLA; 0 is no SLA. On a miss the answer ends in part (`partial`), fails
+    (`cancel`), or goes on."""
 
     qos: Qos
     precision: PrecisionName | None
     timeout_s: float | None
     request_id: str | None
+    cacheable: bool
     sla_first_token_ms: int
     sla_total_ms: int
     on_miss: OnMiss
@@ -141,6 +143,7 @@ class Piece:
     usage: Usage | None
     flagged: Verdict | None = None
     result: ResultHandle | None = None
+    from_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ class Answer:
     usage: Usage
     flagged: Verdict | None = None
     result: ResultHandle | None = None
+    from_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)

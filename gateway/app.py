@@ -17,13 +17,14 @@ from headrace.chassis.server import ServerHandle, serve
 from headrace.core.errors import ConfigError
 from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
+from headrace.gateway.cache.answers import AnswerCache
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.kserve import app as kserve
 from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.output_check import open_output_checks
 from headrace.gateway.ports import Preparer, TextModels
-from headrace.gateway.results.opening import open_store
+from headrace.gateway.results.opening import open_cache, open_store
 from headrace.gateway.scheduler_link import SchedulerLink
 from headrace.gateway.screen_gate import Screener, ScreenGate
 from headrace.gateway.servicer import GatewayService, InUse
@@ -74,6 +75,7 @@ async def start(
     async with (
         open_output_checks(settings.screen.output, Repository(settings.models.home)) as checks,
         open_store(settings.results, settings.models.home) as store,
+        open_cache(settings.cache, settings.models.home) as kept,
         open_windows(settings.tenants) as windows,
         asyncio.TaskGroup() as tasks,
     ):
@@ -113,6 +115,7 @@ async def start(
             callers,
             Quotas(windows),
             settings.gateway.longest_unread_s,
+            AnswerCache(kept, settings.cache, tasks) if settings.cache.enabled else None,
         )
         meters.watch(
             settings.gateway,

@@ -116,6 +116,7 @@ def encode(request_id: str, piece: Piece) -> pb.GenerateResponse:
         logprobs=piece.logprobs,
         finish_reason=int(piece.finish),  # type: ignore[arg-type]
         precision=int(piece.precision),  # type: ignore[arg-type]
+        from_cache=piece.from_cache,
     )
     if piece.usage is not None:
         response.usage.prompt_tokens = piece.usage.prompt_tokens

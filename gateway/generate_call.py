@@ -15,6 +15,8 @@ from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.chassis.config import SlaSettings
 from headrace.core.request import DEFAULT_MAX_TOKENS
 from headrace.gateway.admission import Admission
+from headrace.gateway.cache.answers import AnswerCache, Lookup
+from headrace.gateway.cache.key import key_of
 from headrace.gateway.codec import decode, request_id_of, sla_of
 from headrace.gateway.generation import Piece, Wish
 from headrace.gateway.making import Maker
@@ -22,7 +24,7 @@ from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.ports import CallContext, TextModels
 from headrace.gateway.request_span import RequestSpan, request_span
 from headrace.gateway.run import Run
-from headrace.gateway.screen_gate import ScreenGate
+from headrace.gateway.screen_gate import ScreenGate, Screening
 from headrace.gateway.sla import Sla
 from headrace.gateway.tenants.caller import Caller
 from headrace.gateway.tenants.callers import Callers
@@ -31,6 +33,9 @@ from headrace.gateway.tenants.quotas import Quotas
 DEADLINE_MARGIN_S = 0.05
 DEADLINE_MARGIN_SHARE = 0.1
 """The gateway answers this much (the smaller) ahead of the call's deadline, so that its reason reaches the caller."""
+
+
+Make = Callable[[float | None, ExitStack], AsyncIterator[Piece]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Begun:
     sla: Sla | None
     arrived: float
     deadline: float | None
-    make: Callable[[float | None, ExitStack], AsyncIterator[Piece]]
+    make: Make
 
 
 class GenerateCalls:
@@ -59,6 +64,7 @@ class GenerateCalls:
         gate: ScreenGate,
         maker: Maker,
         sla: SlaSettings,
+        cache: AnswerCache | None,
     ) -> None:
         self._tracer = tracer
         self._meters = meters
@@ -69,6 +75,7 @@ class GenerateCalls:
         self._gate = gate
         self._maker = maker
         self._sla = sla
+        self._cache = cache
 
     async def begin(
         self, request: pb.GenerateRequest, context: CallContext, caller: Caller | None, held: ExitStack
@@ -92,7 +99,9 @@ class GenerateCalls:
         screening = held.enter_context(self._gate.screening(wish, caller.tenant, span))
         drawn = f"{wish.request_id}.{secrets.token_hex(4)}" if request.request_id else wish.request_id
         run = Run(wish, caller.tenant, drawn, request, span.context)
-        make = partial(self._maker.pieces, run, span, permit, partial(self._quotas.charge, caller), screening)
+        make: Make = partial(self._maker.pieces, run, span, permit, partial(self._quotas.charge, caller), screening)
+        if self._cache is not None and request.cacheable and (key := key_of(request, wish, caller.tenant)) is not None:
+            make = partial(_found_or_made, self._cache, key, run, span, screening, make)
         return Begun(run, span, sla, arrived, deadline, make)
 
 
@@ -102,6 +111,33 @@ def deadline_of(context: CallContext) -> float | None:
     if remaining_s is None:
         return None
     return asyncio.get_running_loop().time() + remaining_s - min(DEADLINE_MARGIN_S, remaining_s * DEADLINE_MARGIN_SHARE)
+
+
+async def _found_or_made(
+    cache: AnswerCache,
+    key: str,
+    run: Run,
+    span: RequestSpan,
+    screening: Screening,
+    make: Make,
+    deadline: float | None,
+    held: ExitStack,
+) -> AsyncIterator[Piece]:
+    """An answer that was made before is screened as any other: the screen may have learned something since then."""
+    lookup, found = await cache.find(key)
+    span.looked_up(lookup)
+    if lookup is Lookup.HIT:
+        await screening.passed(deadline)
+        span.progressed()
+        for piece in found:
+            if piece.usage is not None:
+                piece.screen = await screening.finding()
+            yield piece
+        span.finished()
+        return
+    wish = run.wish
+    async for piece in cache.keeping(key, run.tenant, wish.model.name, wish.sampling.n, make(deadline, held)):
+        yield piece
 
 
 def _most_answer_tokens(wish: Wish) -> int:

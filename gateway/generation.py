@@ -130,6 +130,7 @@ class Piece:
     precision: Precision = Precision.ANY
     usage: Usage | None = None
     screen: Verdict | None = None
+    from_cache: bool = False
 
 
 class State(Enum):

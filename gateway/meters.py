@@ -33,6 +33,7 @@ class GatewayMeters:
         self.sla_promised = metrics.counter(table.SLA_PROMISED)
         self.sla_missed = metrics.counter(table.SLA_MISSED)
         self.failovers = metrics.counter(table.FAILOVERS)
+        self.cache_lookups = metrics.counter(table.CACHE_LOOKUPS)
         self.refusals = metrics.counter(table.REFUSALS)
         self.precision_served = metrics.counter(table.PRECISION_SERVED)
         self.screen_verdicts = metrics.counter(table.SCREEN_VERDICTS)
@@ -134,6 +135,9 @@ class CallMeter:
 
     def sla_missed(self, promise: str, outcome: str) -> None:
         self._meters.sla_missed.labels(self._class, promise, outcome).inc()
+
+    def looked_up(self, lookup: str) -> None:
+        self._meters.cache_lookups.labels(lookup).inc()
 
     def lost(self, error: HeadraceError) -> None:
         self._meters.failovers.labels(error.reason).inc()

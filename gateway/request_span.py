@@ -9,6 +9,7 @@ from opentelemetry.trace import Tracer
 from headrace.chassis import signals
 from headrace.core.errors import HeadraceError
 from headrace.core.screening import ScreenPolicy, Verdict
+from headrace.gateway.cache.answers import Lookup
 from headrace.gateway.call_span import CallSpan
 from headrace.gateway.checked import Checked, Outcome
 from headrace.gateway.generation import Generation, Prompt, Wish
@@ -118,6 +119,11 @@ class RequestSpan(CallSpan):
         """It goes on without its call from the start; a short one may have ended by now."""
         if self._span.is_recording():
             self._span.set_attribute(signals.RESULT_HANDLE, handle)
+
+    def looked_up(self, lookup: Lookup) -> None:
+        """Whether the answer was there already."""
+        self._meter.looked_up(lookup.value)
+        self._span.set_attribute(signals.CACHE, lookup.value)
 
     def resumed(self, handle: str, num_tokens: int) -> None:
         """Another gateway began the answer, and made so many tokens of it."""

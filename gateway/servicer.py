@@ -17,6 +17,7 @@ from headrace.chassis.config import SlaSettings
 from headrace.core.errors import HeadraceError, Overloaded
 from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
+from headrace.gateway.cache.answers import AnswerCache
 from headrace.gateway.codec import (
     encode,
     encode_model,
@@ -81,6 +82,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         callers: Callers,
         quotas: Quotas,
         longest_unread_s: float,
+        cache: AnswerCache | None,
     ) -> None:
         self._texts = texts
         self._admission = admission
@@ -90,7 +92,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._callers = callers
         self._quotas = quotas
         self._longest_unread_s = longest_unread_s
-        self._calls = GenerateCalls(tracer, meters, texts, admission, callers, quotas, gate, maker, sla)
+        self._calls = GenerateCalls(tracer, meters, texts, admission, callers, quotas, gate, maker, sla, cache)
         self._encodings = EncodingCalls(
             tracer, meters, preparer, admission, quotas, scheduler, executors, max_failovers
         )

@@ -87,6 +87,14 @@ FAILOVERS = counter(
     "Requests that went on elsewhere because their executor was lost.",
     "Executors die: see their logs and the machines' memory.",
 )
+CACHE_LOOKUPS = counter(
+    "cache_lookups",
+    _GATEWAY,
+    "outcome",
+    "calls",
+    "Calls that asked for the answer cache, by how that ended: `hit`, `miss` or `away`.",
+    "away: the cache's store does not answer, see the gateway's log.",
+)
 REFUSALS = counter(
     "refusals",
     _GATEWAY,

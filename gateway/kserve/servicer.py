@@ -74,10 +74,10 @@ class InferenceService(inference_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ServerMetadataResponse(name="headrace", version=version("headrace"), extensions=EXTENSIONS)
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Context) -> pb.ModelMetadataResponse:
-        return catalogue.metadata(self._model(request.name, request.version, context))
+        return catalogue.metadata(self._model(request.name, request.version, self._caller(context)))
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:
-        return catalogue.config(self._model(request.name, request.version, context))
+        return catalogue.config(self._model(request.name, request.version, self._caller(context)))
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         answers = self._inference.answers(request, context, self._caller(context), may_stream=False)
@@ -122,7 +122,7 @@ class InferenceService(inference_pb2_grpc.GRPCInferenceServiceServicer):
         caller = self._caller(context)
         names = [name for name in self._texts.names() if caller.may_see(name)]
         if request.name:
-            names = [self._model(request.name, request.version, context).name]
+            names = [self._model(request.name, request.version, caller).name]
         return pb.ModelStatisticsResponse(model_stats=[self._statistics.of(name) for name in names])
 
     async def SystemSharedMemoryRegister(
@@ -198,5 +198,5 @@ class InferenceService(inference_pb2_grpc.GRPCInferenceServiceServicer):
     def _caller(self, context: Context) -> Caller:
         return self._callers.caller(tuple(context.invocation_metadata() or ()))
 
-    def _model(self, name: str, model_version: str, context: Context) -> ModelInfo:
-        return model_of(name, model_version, self._texts, self._caller(context))
+    def _model(self, name: str, model_version: str, caller: Caller) -> ModelInfo:
+        return model_of(name, model_version, self._texts, caller)

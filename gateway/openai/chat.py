@@ -78,7 +78,7 @@ def decode_chat(body: ChatBody, asked: Asked) -> gateway_pb2.GenerateRequest:
     request = gateway_pb2.GenerateRequest(
         model=body.model,
         sampling=body.sampling(max_tokens, (body.top_logprobs or 0) if body.logprobs else None),
-        **asked.fields,
+        **asked.generation_fields,
     )
     for place, turn in enumerate(body.messages):
         if turn.role in _TOOL_ROLES:

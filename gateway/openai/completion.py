@@ -38,7 +38,7 @@ def decode_completion(body: CompletionBody, asked: Asked) -> list[gateway_pb2.Ge
         request = gateway_pb2.GenerateRequest(
             model=body.model,
             sampling=body.sampling(body.max_tokens, body.logprobs),
-            **asked.fields,
+            **asked.generation_fields,
         )
         if place:
             request.request_id += f"-{place}"

@@ -33,6 +33,8 @@ class Exchange:
     def __init__(self, scope: "Scope", receive: "Receive", send: "Send", longest_wait_s: float) -> None:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.path_params: Mapping[str, str] = scope.get("path_params", {})
+        self.told: dict[str, str] = {}
+        """Headers of the answer, for as long as it has not begun."""
         self.query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         self.body = b""
         self._receive = receive
@@ -109,7 +111,7 @@ class Exchange:
         raise _Left
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        more = {REQUEST_ID: self._request_id} if self._request_id else {}
+        more = self.told | ({REQUEST_ID: self._request_id} if self._request_id else {})
         if not self._whole:
             more["connection"] = "close"  # where its body ends, nobody knows
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **more}.items()]

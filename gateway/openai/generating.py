@@ -11,7 +11,7 @@ from headrace.chassis.config import SlaDefault, SlaSettings
 from headrace.core.request import Precision, QosClass
 from headrace.gateway.openai.exchange import Exchange
 from headrace.gateway.openai.form import Answer, AskedGeneration
-from headrace.gateway.openai.headers import Call
+from headrace.gateway.openai.headers import CACHE, Call
 from headrace.gateway.servicer import GatewayService
 
 Piece = gateway_pb2.GenerateResponse
@@ -26,7 +26,7 @@ class Generating:
 
     async def answer(self, wanted: AskedGeneration, call: Call, exchange: Exchange) -> None:
         """Whole, or as events. Raises what fails one of its prompts."""
-        outcome = _Outcome(wanted)
+        outcome = _Outcome(wanted, exchange.told)
         if not wanted.stream:
             answers = [Answer() for _ in range(len(wanted.requests) * wanted.num_answers)]
 
@@ -90,7 +90,8 @@ def promised(request: gateway_pb2.GenerateRequest, sla: SlaSettings) -> gateway_
 class _Outcome:
     """What all objects of an answer say alike, and what it took."""
 
-    def __init__(self, wanted: AskedGeneration) -> None:
+    def __init__(self, wanted: AskedGeneration, told: dict[str, str]) -> None:
+        self._told = told
         self._head = {
             "id": wanted.form.id_prefix + wanted.requests[0].request_id,
             "created": int(time.time()),
@@ -101,6 +102,8 @@ class _Outcome:
         self._prompt_tokens = self._completion_tokens = self._cached_tokens = 0
 
     def note(self, piece: Piece) -> None:
+        if piece.from_cache:
+            self._told[CACHE] = "hit"
         if piece.precision:
             # with the seed, what an answer depends on: the model and the precision that served
             precision = Precision.known(piece.precision).name.lower()

@@ -16,6 +16,7 @@ from headrace.gateway.tenants.caller import Caller
 CLASS = "x-headrace-class"
 PRECISION = "x-headrace-precision"
 DEADLINE_MS = "x-headrace-deadline-ms"
+CACHE = "x-headrace-cache"
 REQUEST_ID = "x-request-id"
 
 MAX_DEADLINE_MS = 86_400_000
@@ -24,6 +25,7 @@ MAX_ID_CHARS = MAX_NAME_CHARS - 2 * _DRAWN_BYTES - len(".-0000")
 """Leaves room for what makes an id unique: what is drawn, and the number of a prompt."""
 
 _CLASSES = {qos.name.lower(): int(qos) for qos in QosClass}
+_CACHES = {"use": 1, "off": 0}
 _PRECISIONS = {precision.name.lower(): int(precision) for precision in Precision if precision}
 
 
@@ -54,11 +56,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`request_id` is unique where the caller's need not be; 0 is the default of the other two."""
+    """`request_id` is unique where the caller's need not be; 0 is the default of the two after it."""
 
     request_id: str
     qos: int
     precision: int
+    cacheable: bool
+
+    @property
+    def generation_fields(self) -> dict[str, Any]:
+        """As requests for generations name them."""
+        return self.fields | {"cacheable": self.cacheable}
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -77,6 +85,7 @@ def read_asked(headers: Mapping[str, str]) -> Asked:
         request_id=f"{given}.{drawn}" if given else secrets.token_hex(16),
         qos=_named(headers, CLASS, _CLASSES),
         precision=_named(headers, PRECISION, _PRECISIONS),
+        cacheable=bool(_named(headers, CACHE, _CACHES)),
     )
 
 

@@ -95,7 +95,7 @@ def decode_response(body: ResponseBody, asked: Asked) -> gateway_pb2.GenerateReq
         sampling.max_tokens = body.max_output_tokens
     if body.top_p is not None and body.temperature:
         sampling.top_p = body.top_p
-    request = gateway_pb2.GenerateRequest(model=body.model, sampling=sampling, **asked.fields)
+    request = gateway_pb2.GenerateRequest(model=body.model, sampling=sampling, **asked.generation_fields)
     if body.instructions:
         request.chat.messages.add(role="system", content=body.instructions)
     for item in body.input:

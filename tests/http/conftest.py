@@ -26,11 +26,11 @@ ANY_PORT = "127.0.0.1:0"
 START_S = 120
 
 
-def _borrowed(folder: str) -> ModuleType:
-    """Another part's conftest as a module."""
-    name = f"http_tests_{folder}"
+def _borrowed(folder: str, file: str = "conftest") -> ModuleType:
+    """Another part's file as a module."""
+    name = f"http_tests_{folder}_{file}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, TESTS / folder / "conftest.py")
+        spec = importlib.util.spec_from_file_location(name, TESTS / folder / f"{file}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -130,6 +130,12 @@ def start_up(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     reference.install(tmp_path)
     with _borrowed("e2e").starting(tmp_path) as start:
         yield start
+
+
+@pytest.fixture
+def borrowed() -> Callable[..., ModuleType]:
+    """`borrowed(folder, file)`: a file of another part's tests."""
+    return _borrowed
 
 
 @pytest.fixture

@@ -319,3 +319,15 @@ async def test_a_redis_that_is_not_there_is_unavailable() -> None:
         async with RedisStore.at(f"redis://127.0.0.1:{probe.getsockname()[1]}", Bounds(1, 1)) as store:
             with pytest.raises(Unavailable, match="result store"):
                 await store.find("h")
+
+
+async def test_stores_of_other_names_share_nothing_in_one_redis() -> None:
+    server, bounds = fakeredis.FakeServer(), Bounds(1, 10_000)
+    one, other = (RedisStore(fakeredis.FakeAsyncRedis(server=server), bounds, prefix) for prefix in ("one", "other"))
+    await one.open(summary("h"), b"", [b"0"])
+    assert await other.find("h") is None
+    await other.open(summary("h"), b"", [b"1"])  # the bound is of each
+    assert await other.close("h", 0, ResultState.FINISHED, "", "", 4e9)
+    await other.drop("h")
+    assert await one.read("h", 0, 9) == [b"0"]
+    assert [each.handle for each in await one.list("a")] == ["h"]

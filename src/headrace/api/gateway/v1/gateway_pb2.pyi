@@ -149,12 +149,15 @@ class GenerateRequest(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SLA_FIELD_NUMBER: _builtins.int
+    CACHEABLE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     text: _builtins.str
     qos_class: _types_pb2.QosClass.ValueType
     precision: _types_pb2.Precision.ValueType
     request_id: _builtins.str
     """default: drawn by the gateway"""
+    cacheable: _builtins.bool
+    """may be answered from the tenant's answer cache, and kept there"""
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt: ...
     @_builtins.property
@@ -177,10 +180,11 @@ class GenerateRequest(_message.Message):
         precision: _types_pb2.Precision.ValueType = ...,
         request_id: _builtins.str = ...,
         sla: Global___Sla | None = ...,
+        cacheable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "sla", b"sla", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "model", b"model", "precision", b"precision", "prompt", b"prompt", "qos_class", b"qos_class", "request_id", b"request_id", "sampling", b"sampling", "sla", b"sla", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cacheable", b"cacheable", "chat", b"chat", "model", b"model", "precision", b"precision", "prompt", b"prompt", "qos_class", b"qos_class", "request_id", b"request_id", "sampling", b"sampling", "sla", b"sla", "text", b"text", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "tokens", "chat"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -240,6 +244,7 @@ class GenerateResponse(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     SCREEN_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    FROM_CACHE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     index: _builtins.int
     """which of the n answers"""
@@ -250,6 +255,8 @@ class GenerateResponse(_message.Message):
     finish_reason: _types_pb2.FinishReason.ValueType
     precision: _types_pb2.Precision.ValueType
     """the precision that served, in the first piece"""
+    from_cache: _builtins.bool
+    """made before, for a request that was the same"""
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Logprobs]:
         """one a token where asked for"""
@@ -277,10 +284,11 @@ class GenerateResponse(_message.Message):
         precision: _types_pb2.Precision.ValueType = ...,
         screen: _types_pb2.ScreenVerdict | None = ...,
         result: Global___ResultHandle | None = ...,
+        from_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result", "screen", b"screen", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "precision", b"precision", "request_id", b"request_id", "result", b"result", "screen", b"screen", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "from_cache", b"from_cache", "index", b"index", "logprobs", b"logprobs", "precision", b"precision", "request_id", b"request_id", "result", b"result", "screen", b"screen", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
