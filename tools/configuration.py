@@ -19,7 +19,9 @@ from headrace.chassis.config import Settings
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """# Configuration
 
-Every service reads its own section of one TOML file (`--config FILE`), and the sections that all share. A variable goes on top: `HEADRACE_GATEWAY__LISTEN=0.0.0.0:8470` sets `listen` of `[gateway]`, with two underscores for each dot. A value that a setting does not take, and a name that is none, end the service at its start; all faults are named at once.
+Every service reads its own section of one TOML file (`--config FILE`), and the sections that all share. A variable goes
+on top: `HEADRACE_GATEWAY__LISTEN=0.0.0.0:8470` sets `listen` of `[gateway]`, with two underscores for each dot. A value
+that a setting does not take, and a name that is none, end the service at its start; all faults are named at once.
 
 This page is written by `python tools/configuration.py` from `chassis/config.py`.
 """

@@ -1,16 +1,22 @@
 """What images hold, made by the script that the Dockerfile runs, and processes that run as a container has it."""
 
+import asyncio
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -111,3 +117,59 @@ def _wheel(folder: Path) -> Path:
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index")
     run(*pip, "-w", folder / "wheels", copy)
     return next((folder / "wheels").glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def free_ports() -> Callable[[int], list[int]]:
+    """So many ports of loopback that nobody has."""
+
+    def find(number: int) -> list[int]:
+        with ExitStack() as stack:
+            bound = [stack.enter_context(socket.socket()) for _ in range(number)]
+            for each in bound:
+                each.bind(("127.0.0.1", 0))
+            return [each.getsockname()[1] for each in bound]
+
+    return find
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Callable[[Mapping[str, int]], Any]:
+    """`async with prometheus({job: port}) as address`: one that scrapes each second and has this tree's
+    recording rules. Skips where it is not to be had."""
+    program = shutil.which("prometheus", path=f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("prometheus is not installed: make prometheus brings it where apt-get is")
+
+    @asynccontextmanager
+    async def run(ports: Mapping[str, int]) -> AsyncIterator[str]:
+        targets = {job: [{"targets": [f"127.0.0.1:{port}"]}] for job, port in ports.items()}
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(DEPLOY / "prometheus" / "recording.yml")],
+            "scrape_configs": [{"job_name": job, "static_configs": each} for job, each in targets.items()],
+        }
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        (port,) = free_ports(1)
+        files = (f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'tsdb'}")
+        process = await asyncio.create_subprocess_exec(
+            program, *files, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"
+        )
+        try:
+            async with asyncio.timeout(INSTALL_S):
+                while not await asyncio.to_thread(_answers, f"http://127.0.0.1:{port}/-/ready"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            await process.wait()
+
+    return run
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False

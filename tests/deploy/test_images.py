@@ -6,7 +6,6 @@ user, no capability, a root that cannot be written.
 
 import json
 import re
-import socket
 import subprocess
 import sysconfig
 import time
@@ -133,8 +132,10 @@ def test_the_bill_of_materials_names_what_is_installed(installed: Callable[[str]
     assert {name: version for name, version in named.items() if name != "headrace"} == locked("scheduler")
 
 
-def test_a_suite_runs_with_each_service_from_its_image_alone(installed: Callable[[str], Path], container: Any) -> None:
-    ports = dict(zip(("scheduler", "preprocess", "executor", "gateway"), _free_ports(4), strict=True))
+def test_a_suite_runs_with_each_service_from_its_image_alone(
+    installed: Callable[[str], Path], container: Any, free_ports: Callable[[int], list[int]]
+) -> None:
+    ports = dict(zip(("scheduler", "preprocess", "executor", "gateway"), free_ports(4), strict=True))
     at = {service: f"127.0.0.1:{port}" for service, port in ports.items()}
     image = {"scheduler": "scheduler", "preprocess": "preprocess", "executor": "executor-cpu", "gateway": "gateway"}
     settings = {f"HEADRACE_{service.upper()}__LISTEN": address for service, address in at.items()} | {
@@ -190,11 +191,3 @@ def _await_health(
             return
         assert process.poll() is None, f"{environment.name} has ended"
         assert time.monotonic() < end, done.stderr
-
-
-def _free_ports(number: int) -> list[int]:
-    with ExitStack() as sockets:
-        bound = [sockets.enter_context(socket.socket()) for _ in range(number)]
-        for each in bound:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in bound]

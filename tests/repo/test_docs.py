@@ -21,13 +21,14 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)+/?")
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
+FILES = {"headrace.toml", *(path.name for path in (ROOT / "deploy" / "systemd").iterdir())}
 MADE_HERE = {"build", "dist", "src/headrace.egg-info"}
 
 
 def unknown_names(text: str) -> list[str]:
     """Dotted headrace.* names that are no module, attribute, signal, proto symbol or entry point group."""
     known = {value for value in vars(signals).values() if isinstance(value, str)}
-    known |= {registry.GROUP, output_check.GROUP}
+    known |= {registry.GROUP, output_check.GROUP, *FILES}
     return [name for name in DOTTED.findall(text) if name not in known and not _is_python(name) and not _is_proto(name)]
 
 
