@@ -1,6 +1,7 @@
 """`headrace generate`: one question, its answer streamed to the terminal."""
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Unpack
 
 import typer
@@ -26,6 +27,15 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Draw from this many most probable tokens.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same answer.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Answer in JSON of this schema.")
+    ] = None,
+    json_object: Annotated[bool, typer.Option("--json-object", help="Answer with a JSON object.")] = False,
+    regex: Annotated[str | None, typer.Option(help="Answer with what this matches as a whole.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="Answer with this; give it for each choice.")] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Lark or GBNF for the answer.")
+    ] = None,
     sla_total_ms: Annotated[int | None, typer.Option(metavar="MS", help="Hear of the answer by then.")] = None,
     sla_first_token_ms: Annotated[int | None, typer.Option(metavar="MS", help="See it begin by then.")] = None,
     on_miss: Annotated[OnMiss | None, typer.Option(help="Answer in part and go on, fail, or just go on.")] = None,
@@ -44,6 +54,11 @@ def generate(
         "top_k": top_k,
         "seed": seed,
         "stop": stop or None,
+        "json_schema": json_schema and json_schema.read_text(encoding="utf-8"),
+        "json_object": json_object or None,
+        "regex": regex,
+        "choice": choice or None,
+        "grammar": grammar and grammar.read_text(encoding="utf-8"),
         "sla_total_ms": sla_total_ms,
         "sla_first_token_ms": sla_first_token_ms,
         "on_miss": on_miss,

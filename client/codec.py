@@ -1,5 +1,6 @@
 """Between the client's values and the wire. Proto types end here. Values the wire cannot hold are InvalidRequest."""
 
+import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.types.v1 import types_pb2
+from headrace.chassis.constraint import CONSTRAINT_FIELDS
 from headrace.client.values import (
     Answer,
     CallOptions,
@@ -46,7 +48,9 @@ def encode(model: str, prompt: Prompt, n: int | None, options: CallOptions) -> p
     _put_prompt(request, prompt)
     _put_sla(request, options)
     for name, value in {**options, "n": n}.items():
-        if value is not None and name not in _OF_THE_CALL:
+        if name in CONSTRAINT_FIELDS and value is not None:
+            _put_constraint(request.sampling, name, value)
+        elif value is not None and name not in _OF_THE_CALL:
             _put_option(request.sampling, name, value)
     return request
 
@@ -205,6 +209,25 @@ def _message(item: object) -> pb.ChatMessage:
             raise InvalidRequest(
                 "a chat message needs role and content", field="chat.messages", limit="role and content"
             )
+
+
+def _put_constraint(sampling: types_pb2.Sampling, name: str, value: object) -> None:
+    if (given := sampling.WhichOneof("constraint")) is not None:
+        raise InvalidRequest(
+            f"sampling.{given} and sampling.{name} cannot both hold", field=f"sampling.{name}", limit="one of them"
+        )
+    try:
+        if name == "json_schema" and isinstance(value, Mapping):
+            value = json.dumps(value)
+        if name == "choice":
+            sampling.choice.texts.extend([value] if isinstance(value, str) else value)  # type: ignore[arg-type]
+            sampling.choice.SetInParent()
+        else:
+            setattr(sampling, name, value)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest(
+            f"sampling.{name} cannot be kept: {error}", field=f"sampling.{name}", limit="its type on the wire"
+        ) from error
 
 
 def _put_option(sampling: types_pb2.Sampling, name: str, value: object) -> None:

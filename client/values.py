@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from headrace.core.request import FinishReason, Precision
 from headrace.core.result_state import ResultState
@@ -27,7 +27,9 @@ Prompt = str | Sequence[int] | Sequence[Message] | Sequence[Mapping[str, str]]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """How tokens are chosen; what is left out takes the gateway's default (see types.proto)."""
+    """How tokens are chosen; what is left out takes the gateway's default (see types.proto).
+
+    One of the last five says what the answer's text must be: docs/structured.md."""
 
     max_tokens: int
     min_tokens: int
@@ -43,6 +45,11 @@ class SamplingOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     logprobs: int
     ignore_eos: bool
+    json_schema: str | Mapping[str, Any]
+    json_object: bool
+    regex: str
+    choice: Sequence[str]
+    grammar: str
 
 
 class CallOptions(SamplingOptions, total=False):

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
+from headrace.core.constraint import Constraint
 from headrace.core.errors import InvalidRequest
 
 MAX_SEED = 2**64 - 1
@@ -57,7 +58,8 @@ class FinishReason(IntEnum):
 class Sampling:
     """How tokens are chosen. Temperature 0 is greedy; a penalty of its neutral value is off.
 
-    `logprobs` is the number of alternatives reported with each token, None for no logprobs at all.
+    `logprobs` is the number of alternatives reported with each token, None for no logprobs at all. `constraint` is what
+    the answer's text must be.
     """
 
     max_tokens: int = DEFAULT_MAX_TOKENS
@@ -75,6 +77,7 @@ class Sampling:
     logprobs: int | None = None
     n: int = 1
     ignore_eos: bool = False
+    constraint: Constraint | None = None
 
     @property
     def greedy(self) -> bool:
@@ -129,3 +132,11 @@ class Sampling:
                 field="sampling.temperature",
                 limit="> 0 with top_k, top_p or min_p",
             )
+        if self.constraint is not None:
+            self.constraint.validate()
+            if self.min_tokens:
+                raise InvalidRequest(
+                    f"sampling.min_tokens cannot apply with {self.constraint.field}, which says where an answer ends",
+                    field="sampling.min_tokens",
+                    limit=f"0 with {self.constraint.field}",
+                )

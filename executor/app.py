@@ -16,12 +16,14 @@ from headrace.core.request import QosClass
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.engines.registry import load_engine, served
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.guide import Guides
 from headrace.executor.hardware.defaults import filled_decoder, host
 from headrace.executor.meters import DecoderMeters, weight_bytes
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
 from headrace.executor.serving import serving
 from headrace.executor.worker import Worker
+from headrace.models.grammar import tokens_of
 from headrace.models.manifest import verify
 from headrace.models.repository import Repository
 
@@ -71,14 +73,19 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             inter_token_s=_pace(own),
             stepped=meters.stepped,
             speculation=own.speculation,
+            guides=guides,
         )
         meters.watch(own.num_slots, worker.status, lambda: len(worker.paused_ids))
         return worker
 
+    guides = Guides(
+        lambda: tokens_of(entry.tokenizer, engine.spec.vocab_size, entry.info.eos_token_ids), engine.spec.vocab_size
+    )
     try:
         enlistment = _enlistment(entry.info, engine.spec, own.num_slots)
-        async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
-            yield handle
+        with guides:
+            async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
+                yield handle
     finally:
         engine.close()
 

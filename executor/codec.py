@@ -7,6 +7,7 @@ import numpy as np
 from headrace.api.executor.v1.executor_pb2 import MemoryStatus, Output, Start
 from headrace.api.types.v1.types_pb2 import Logprobs, TokenLogprob
 from headrace.api.types.v1.types_pb2 import Sampling as SamplingProto
+from headrace.chassis.constraint import from_sampling
 from headrace.chassis.status import to_fault
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import Sampling
@@ -64,6 +65,7 @@ def to_sampling(proto: SamplingProto) -> Sampling:
         min_tokens=proto.min_tokens,
         stop_token_ids=tuple(proto.stop_token_ids),
         ignore_eos=proto.ignore_eos,
+        constraint=from_sampling(proto),
         **values,
     )
 

@@ -79,6 +79,7 @@ class DecoderMeters(StepMeters):
         cached = Total(metrics.counter(table.PREFIX_CACHED_TOKENS))
         proposed = Total(metrics.counter(table.SPECULATION_PROPOSED_TOKENS))
         accepted = Total(metrics.counter(table.SPECULATION_ACCEPTED_TOKENS))
+        late_masks = Total(metrics.counter(table.LATE_MASKS))
         metrics.gauge(table.SLOTS).set(num_slots)
         kv.labels("total").set(spec.num_blocks * spec.kv_bytes_per_block)
 
@@ -98,6 +99,7 @@ class DecoderMeters(StepMeters):
                 kv.labels(name).set(num_blocks * spec.kv_bytes_per_block)
             fragmentation.set(memory.fragmentation)
             age.set(memory.cache_age_s)
+            late_masks.is_now(now.num_late_masks)
             prompt.is_now(memory.prompt_tokens)
             cached.is_now(memory.cached_tokens)
             proposed.is_now(now.num_proposed_tokens)

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.core.errors import DeadlineMissed, InvalidRequest, PoolExhausted
+from headrace.core.errors import DeadlineMissed, InvalidRequest, PoolExhausted, Unsupported
 from headrace.core.request import FinishReason, QosClass
 from headrace.executor.engines.protocol import EngineSpec
+from headrace.executor.guide import Guide, Guides
+from headrace.executor.job_check import check
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool, Reservation
 from headrace.executor.prefixes import cached_blocks, prompt_digests
@@ -29,7 +31,14 @@ _BROKEN = (FinishReason.FAULT, FinishReason.CANCELLED, FinishReason.DEADLINE)
 class Residents:
     """`running` hold slots; `paused` were displaced. The step loop's thread owns them."""
 
-    def __init__(self, spec: EngineSpec, pool: BlockPool, num_slots: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        pool: BlockPool,
+        num_slots: int,
+        eos_token_ids: tuple[int, ...],
+        guides: Guides | None = None,
+    ) -> None:
         self.running: list[Sequence] = []
         self.paused: list[Sequence] = []
         self.paused_ids: tuple[str, ...] = ()  # replaced, never changed: other threads read it
@@ -38,15 +47,20 @@ class Residents:
         self._pool = pool
         self._num_slots = num_slots
         self._eos_token_ids = eos_token_ids
+        self._guides = guides
         self._open_answers: dict[_Key, int] = {}
         self._output_tokens: dict[_Key, int] = {}
         self._to_resume: dict[str, None] = {}
         self._arrivals = itertools.count(1)
 
     def accept(self, job: Job) -> None:
-        """Lets a request in, after those that make room for it have been paused. Raises InvalidRequest, having paused
-        nobody, or PoolExhausted."""
-        self._check(job)
+        """Lets a request in, after those that make room for it have been paused. Raises InvalidRequest or
+        Unsupported, having paused nobody, or PoolExhausted."""
+        if (job.session, job.request_id) in self._open_answers:
+            raise InvalidRequest(f"request {job.request_id} is running already", field="request_id", limit="unique")
+        check(job, self._spec)
+        if job.sampling.constraint and self._guides is None:
+            raise Unsupported("this executor keeps no constraints on answers", field=job.sampling.constraint.field)
         for request_id, drop_kv in job.displaced:
             self.pause(request_id, drop_kv=drop_kv)
         num_answers = len(job.open_answers)
@@ -64,15 +78,21 @@ class Residents:
             self._pool.cache.counts.cached_tokens += sequence.cached_tokens
         self.running.append(sequence)
 
-    def new_sequence(self, job: Job, index: int, table: BlockTable, arrival: int) -> Sequence:
-        """With the answer's tokens so far, if there are any: its sampler goes on where it was."""
+    def new_sequence(
+        self, job: Job, index: int, table: BlockTable, arrival: int, guide: Guide | None = None
+    ) -> Sequence:
+        """With the answer's tokens so far, if there are any: its sampler goes on where it was. A constrained one takes
+        the `guide`, or has one made."""
         known = job.known(index)
         token_ids = np.zeros(len(job.prompt_ids) + job.sampling.max_tokens, np.int64)
         num_tokens = len(job.prompt_ids) + len(known)
         token_ids[:num_tokens] = np.concatenate([job.prompt_ids, known])
-        sampler = SequenceSampler(job.sampling, index, job.prompt_ids, self._eos_token_ids, self._spec.vocab_size)
-        for token_id in known.tolist():
-            sampler.accept(token_id)
+        if guide is None and job.sampling.constraint and self._guides:
+            guide = self._guides.open(job.sampling.constraint, known.tolist())
+        sampler = SequenceSampler(
+            job.sampling, index, job.prompt_ids, self._eos_token_ids, self._spec.vocab_size, guide
+        )
+        sampler.resume(known)
         return Sequence(job, index, arrival, table, sampler, token_ids, num_tokens)
 
     def _first_of(self, job: Job, table: BlockTable, arrival: int) -> Sequence:
@@ -221,40 +241,6 @@ class Residents:
             del self._open_answers[key]
             result.leave(sequence.job.request_id, self._output_tokens.pop(key))
         return False
-
-    def _check(self, job: Job) -> None:
-        spec, sampling, prompt = self._spec, job.sampling, job.prompt_ids
-        if (job.session, job.request_id) in self._open_answers:
-            raise InvalidRequest(f"request {job.request_id} is running already", field="request_id", limit="unique")
-        if not len(prompt):
-            raise InvalidRequest("the prompt is empty", field="token_ids", limit=">= 1 token")
-        if int(prompt.max()) >= spec.vocab_size:
-            raise InvalidRequest(
-                f"token id {int(prompt.max())} is outside the vocabulary",
-                field="token_ids",
-                limit=f"0..{spec.vocab_size - 1}",
-            )
-        if len(prompt) + sampling.max_tokens > spec.context_tokens:
-            raise InvalidRequest(
-                f"prompt {len(prompt)} and answer {sampling.max_tokens} tokens are more than the context",
-                field="sampling.max_tokens",
-                limit=f"{spec.context_tokens} tokens together",
-            )
-        sampling.validate(spec.vocab_size)
-        if len(job.answers) > sampling.n or any(index >= sampling.n for index in job.ended) or not job.open_answers:
-            raise InvalidRequest(
-                "the known answers are not those of the request",
-                field="answer_token_ids",
-                limit=f"{sampling.n} answers",
-            )
-        for index in job.open_answers:
-            known = job.known(index)
-            if len(known) >= sampling.max_tokens or (len(known) and int(known.max()) >= spec.vocab_size):
-                raise InvalidRequest(
-                    f"answer {index} is over or none of this model's",
-                    field="answer_token_ids",
-                    limit=f"fewer than {sampling.max_tokens} tokens, each 0..{spec.vocab_size - 1}",
-                )
 
     def _want_slots(self, num_slots: int) -> None:
         taken = len(self.running) + sum(sequence.forks_to_come for sequence in self.running)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.request import FinishReason, Sampling
+from headrace.executor.guide import Guide
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import Reservation
 from headrace.executor.sampler import SequenceSampler
@@ -86,6 +87,11 @@ class Sequence:
         for reservation in self.for_forks:
             reservation.release()
         self.for_forks = []
+
+    @property
+    def guide(self) -> Guide | None:
+        """Of a constrained answer."""
+        return self.sampler.guide
 
     @property
     def num_pending(self) -> int:

@@ -55,6 +55,8 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
         links,
         start_time=prefill_end,
     )
+    if sequence.guide is not None:
+        decode.set_attribute(signals.LATE_MASKS, sequence.guide.late)
     if delta.error is not None:
         decode.set_attribute(signals.ERROR_TYPE, delta.error.reason)
         decode.set_status(Status(StatusCode.ERROR, delta.error.message))

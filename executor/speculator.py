@@ -85,5 +85,7 @@ class Speculator:
 
     def _guess(self, sequence: Sequence) -> _Guess:
         most = min(self._most_tokens, sequence.job.sampling.max_tokens - sequence.num_answer_tokens - 1)
+        if sequence.guide is not None:
+            most = 0  # what may follow a guess is known only once it has come true
         known = sequence.token_ids[: sequence.num_tokens]
         return _Guess(sequence, sequence.num_tokens, guess_next(known, max(0, most)))

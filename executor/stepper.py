@@ -61,6 +61,7 @@ class Stepper:
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
+        self.num_late_masks = 0
         self._engine = engine
         self._residents = residents
         self._pool = pool
@@ -97,13 +98,16 @@ class Stepper:
             samples.append(self._samples.popleft())
         return samples
 
-    def step(self, result: StepResult) -> None:
-        """Runs the engine once. A failing engine fails the step's members; raises once it has failed again and again,
-        and where its output cannot be read."""
+    def step(self, result: StepResult) -> bool:
+        """Runs the engine once; False, at once, where everybody's guide has to be waited for. A failing engine fails
+        the step's members; raises once it has failed again and again, and where its output cannot be read."""
         spec, residents = self._engine.spec, self._residents
-        budget = step_budget(self._step_model, residents.running, self._inter_token_s, self._step_tokens)
+        ready = [each for each in residents.running if each.guide is None or not each.guide.holds]
+        if not ready:
+            return False
+        budget = step_budget(self._step_model, ready, self._inter_token_s, self._step_tokens)
         rows = plan_rows(
-            residents.running,
+            ready,
             budget,
             spec.min_chunk_tokens,
             exact=spec.exact,
@@ -113,14 +117,14 @@ class Stepper:
         rows = self._with_memory(rows, result)
         if not rows:
             residents.remove_finished(result)
-            return
+            return True
         begun = time.perf_counter()
         try:
             staging = self._staging[self.num_steps % len(self._staging)]
             output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks, num_rows, staging))
         except Exception as error:
             self._fail(rows, error, result)
-            return
+            return True
         step_s = time.perf_counter() - begun
         self._count(rows, num_rows, step_s)
         wanted = 0
@@ -133,7 +137,9 @@ class Stepper:
         before: Sequence | None = None
         for row in rows:
             sequence = row.sequence
-            if not row.counts:  # what it wrote lies beyond `past`, where the next step's tokens go
+            if not row.counts or self._is_early(
+                row
+            ):  # what it wrote lies beyond `past`, where the next step's tokens go
                 wanted += 1
                 continue
             sequence.past += row.num_tokens
@@ -152,6 +158,7 @@ class Stepper:
                 wanted += 1
         self.speculator.learn(rows)
         residents.remove_finished(result)
+        return True
 
     def _with_memory(self, rows: list[Row], result: StepResult) -> list[Row]:
         """The rows whose blocks have memory under them; a sequence that finds none fails alone, a guess is given up."""
@@ -198,14 +205,26 @@ class Stepper:
         self._step_model.observe((sample,))
         self._samples.append(sample)
 
+    def _is_early(self, row: Row) -> bool:
+        """What its answer may say next is not known yet: the row will be put in again, and gives the same."""
+        guide = row.sequence.guide
+        if guide is None or not row.last or guide.ready:
+            return False
+        guide.note_late()
+        self.num_late_masks += 1
+        return True
+
     def _fork(self, first: Sequence, output: StepOutput, row: int, result: StepResult) -> None:
         """The other new answers begin where the prompt ends, over its blocks."""
+        if first.guide is not None and first.guide.failed:
+            return  # which fails them all
         indices, first.to_fork = first.to_fork, ()
         for index in indices:
             table = self._fork_table(first, result)
             if table is None:
                 return
-            answer = self._residents.new_sequence(first.job, index, table, first.arrival)
+            guide = first.guide.fork() if first.guide is not None else None
+            answer = self._residents.new_sequence(first.job, index, table, first.arrival, guide)
             answer.past, answer.digests, answer.cached_tokens = first.past, list(first.digests), first.cached_tokens
             answer.accepted_ns, answer.first_token_ns = first.accepted_ns, first.first_token_ns
             self._residents.running.append(answer)
@@ -234,21 +253,21 @@ class Stepper:
     def _choose(self, sequence: Sequence, output: StepOutput, row: int, greedy: int | None, result: StepResult) -> None:
         """Chooses the row's next token; `greedy` is the row's best one where that is known to be a number."""
         sampler, sampling = sequence.sampler, sequence.job.sampling
-        if greedy is not None and sampler.plain_greedy:
-            choice = Choice(greedy, 0.0, ())
-        else:
-            try:
+        try:
+            if greedy is not None and sampler.certain(greedy):
+                choice = Choice(greedy, 0.0, ())
+            else:
                 choice = sampler.choose(output, row)
-            except HeadraceError as error:
-                sequence.finish = FinishReason.FAULT
-                result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
-                return
-        token_id = choice.token_id
-        sampler.accept(token_id)
+            token_id = choice.token_id
+            sampler.accept(token_id)
+        except HeadraceError as error:
+            sequence.finish = FinishReason.FAULT
+            result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
+            return
         sequence.append(token_id)
         count = sequence.num_answer_tokens
         stops = token_id in sampling.stop_token_ids or (token_id in self._eos_token_ids and not sampling.ignore_eos)
-        if stops and count >= sampling.min_tokens:
+        if (stops and count >= sampling.min_tokens) or (sampler.guide is not None and sampler.guide.ended):
             sequence.finish = FinishReason.STOP
         elif count >= sampling.max_tokens:
             sequence.finish = FinishReason.LENGTH

@@ -16,6 +16,7 @@ from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
 from headrace.core.request import FinishReason
 from headrace.core.step_model import StepSample
 from headrace.executor.engines.protocol import Engine
+from headrace.executor.guide import Guides
 from headrace.executor.kv.blocks import BlockPool, PoolState
 from headrace.executor.kv.prefix_cache import PrefixCache
 from headrace.executor.memory.engine_memory import EngineMemory
@@ -28,6 +29,7 @@ from headrace.executor.stepper import Stepper
 log = logging.getLogger(__name__)
 
 _IDLE_S = 1.0  # how long without work until the cache shrinks to what it keeps while idle
+_GUIDE_REST_S = 0.05  # how long everybody's guides are waited for before deadlines are looked at
 _LONGEST_REST_S = 3_600.0  # a deadline may be further away than a thread can wait
 
 
@@ -44,6 +46,7 @@ class WorkerStatus:
     memory: PoolState
     num_proposed_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_late_masks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Worker:
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
     if the loop must stop; `stepped` with each step, from that thread too. With a `cache`, prompts that begin alike are
-    computed once; up to `speculation` tokens of an answer are guessed ahead. Use as a context manager: leaving joins
+    computed once; up to `speculation` tokens of an answer are guessed ahead; with `guides` answers may be
+    constrained. Use as a context manager: leaving joins
     the thread and returns all memory.
     """
 
@@ -85,6 +89,7 @@ class Worker:
         inter_token_s: Mapping[int, float] | None = None,
         stepped: Stepped = nobody,
         speculation: int = 0,
+        guides: Guides | None = None,
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
@@ -101,10 +106,12 @@ class Worker:
         self._inbox: deque[Job | _Cancel | _Demote | _Resume] = deque()
         self._wake = threading.Event()
         self._stopping = False
-        self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids)
+        self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids, guides)
         self._stepper = Stepper(
             engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s, stepped, speculation
         )
+        if guides is not None:
+            guides.on_ready = self._wake.set
         self._base_blocks = self.pool.num_in_use
         self._alone = False
         self._resuming = threading.Lock()  # held while displaced requests go on, and while `alone` changes
@@ -176,6 +183,7 @@ class Worker:
             memory=self._memory,
             num_proposed_tokens=self._stepper.speculator.num_proposed,
             num_accepted_tokens=self._stepper.speculator.num_accepted,
+            num_late_masks=self._stepper.num_late_masks,
         )
 
     def _run(self) -> None:
@@ -188,8 +196,8 @@ class Worker:
                 if result.started and residents.running:
                     self._deliver(result)  # before a step that may take long
                     result = StepResult()
-                if residents.running:
-                    self._stepper.step(result)
+                stepped = bool(residents.running) and self._stepper.step(result)
+                if stepped:
                     self._idle_since = time.monotonic()
                     self.pool.give_back(self._idle_since)
                 self._memory = self.pool.state()
@@ -197,6 +205,9 @@ class Worker:
                     self._deliver(result)
                 if not residents.running and not self._inbox:
                     self._rest()
+                elif residents.running and not stepped:
+                    self._wake.wait(_GUIDE_REST_S)
+                    self._wake.clear()
         except Exception as error:
             self._stop(error, result)
         finally:

@@ -18,6 +18,7 @@ from headrace.core.errors import ConfigError
 from headrace.gateway.admission import Admission
 from headrace.gateway.background import Background
 from headrace.gateway.cache.answers import AnswerCache
+from headrace.gateway.constraint_check import open_constraint_checks
 from headrace.gateway.executor_link import ExecutorPool
 from headrace.gateway.kserve import app as kserve
 from headrace.gateway.making import Maker
@@ -77,6 +78,7 @@ async def start(
         open_store(settings.results, settings.models.home) as store,
         open_cache(settings.cache, settings.models.home) as kept,
         open_windows(settings.tenants) as windows,
+        open_constraint_checks(meters) as constraints,
         asyncio.TaskGroup() as tasks,
     ):
         scheduler = SchedulerLink(
@@ -116,6 +118,7 @@ async def start(
             Quotas(windows),
             settings.gateway.longest_unread_s,
             AnswerCache(kept, settings.cache, tasks) if settings.cache.enabled else None,
+            constraints,
         )
         meters.watch(
             settings.gateway,

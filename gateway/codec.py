@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.api.gateway.v1 import gateway_pb2 as pb
 from headrace.api.types.v1 import types_pb2
 from headrace.chassis.config import SlaDefault, SlaSettings
+from headrace.chassis.constraint import CONSTRAINT_FIELDS, from_sampling
 from headrace.core.errors import InvalidRequest, ModelNotFound
 from headrace.core.model import ModelInfo
 from headrace.core.request import DEFAULT_MAX_TOKENS, FinishReason, Precision, QosClass, Sampling
@@ -249,9 +250,9 @@ def _messages(chat: pb.ChatPrompt) -> Prompt:
 def _sampling(proto: types_pb2.Sampling, model: ModelInfo) -> Sampling:
     """Without a max_tokens of the caller's it is the whole context for now, so that nothing is refused too early."""
     defaults = {"max_tokens": model.context_tokens, "seed": secrets.randbits(SEED_BITS)}
-    given = {field.name: value for field, value in proto.ListFields()}
+    given = {field.name: value for field, value in proto.ListFields() if field.name not in CONSTRAINT_FIELDS}
     repeated = {name: tuple(given.get(name, ())) for name in ("stop", "stop_token_ids")}
-    sampling = Sampling(**(defaults | given | repeated))
+    sampling = Sampling(**(defaults | given | repeated), constraint=from_sampling(proto))
     sampling.validate(model.vocab_size)
     return sampling
 

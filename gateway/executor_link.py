@@ -10,18 +10,17 @@ from contextlib import contextmanager
 
 from headrace.api.executor.v1 import executor_pb2 as pb
 from headrace.api.executor.v1.executor_pb2_grpc import ExecutorServiceStub
-from headrace.api.types.v1 import types_pb2
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import TransportSettings
 from headrace.chassis.outbox import Outbox
 from headrace.chassis.status import from_fault
-from headrace.chassis.telemetry import to_frame
 from headrace.core.errors import EngineFault, Unavailable
-from headrace.core.request import FinishReason, Sampling
+from headrace.core.request import FinishReason
 from headrace.core.role import Role
-from headrace.gateway.encoding import Encoding, EncodingRelay
+from headrace.gateway.encoding import EncodingRelay
+from headrace.gateway.execute_codec import to_request
 from headrace.gateway.frames import exchange
-from headrace.gateway.generation import Generation, Output, Placement, left_ms
+from headrace.gateway.generation import Output, Placement
 from headrace.gateway.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class ExecutorLink:
         the scheduler where the start has not gone out."""
         wire_id, loop = relay.generation.wire_id, asyncio.get_running_loop()
         self.executor_id = placement.executor_id
-        start = _request(relay.generation, placement, loop.time())
+        start = to_request(relay.generation, placement, loop.time())
         self._rest.cancel()
         self._running[wire_id] = relay
         self._outbox.put(start)
@@ -236,67 +235,3 @@ class ExecutorPool:
         """Ends all links."""
         for _, task in list(self._links.values()):
             task.cancel()
-
-
-def _request(generation: Generation | Encoding, placement: Placement, now: float) -> pb.ExecuteRequest:
-    if isinstance(generation, Generation):
-        return pb.ExecuteRequest(starts=[_start(generation, placement, now)])
-    return pb.ExecuteRequest(encodes=[_encode(generation, placement, now)])
-
-
-def _encode(encoding: Encoding, placement: Placement, now: float) -> pb.Encode:
-    return pb.Encode(
-        request_id=encoding.wire_id,
-        model=encoding.model.name,
-        batch_id=placement.batch_id,
-        batch_size=placement.batch_size,
-        padded_tokens=placement.padded_tokens,
-        token_ids=encoding.token_ids.astype("<u4", copy=False).tobytes(),
-        first_tokens=encoding.first_tokens,
-        scores=encoding.readout.scores,
-        pooling=encoding.readout.pooling,  # type: ignore[arg-type]
-        normalize=encoding.readout.normalize,
-        dimensions=encoding.readout.dimensions,
-        deadline_ms=left_ms(encoding.deadline, now),
-        trace=to_frame(encoding.trace),
-        batch_trace=to_frame(placement.batch_trace),
-    )
-
-
-def _start(generation: Generation, placement: Placement, now: float) -> pb.Start:
-    return pb.Start(
-        request_id=generation.wire_id,
-        model=generation.model.name,
-        precision=int(placement.precision),  # type: ignore[arg-type]
-        token_ids=generation.token_ids.astype("<u4", copy=False).tobytes(),
-        answer_token_ids=generation.answer_token_ids,
-        ended_answers=generation.ended_answers,
-        sampling=_sampling(generation.sampling),
-        priority=int(generation.qos),
-        deadline_ms=left_ms(generation.deadline, now),
-        trace=to_frame(generation.trace),
-        batch_trace=to_frame(placement.batch_trace),
-        batch_id=placement.batch_id,
-        displaced=placement.displaced,
-        tenant=generation.tenant,
-    )
-
-
-def _sampling(sampling: Sampling) -> types_pb2.Sampling:
-    """All but the stop strings: those are text, and text is the gateway's."""
-    return types_pb2.Sampling(
-        max_tokens=sampling.max_tokens,
-        min_tokens=sampling.min_tokens,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-        stop_token_ids=sampling.stop_token_ids,
-        logprobs=sampling.logprobs,
-        n=sampling.n,
-        ignore_eos=sampling.ignore_eos,
-    )

@@ -18,6 +18,7 @@ from headrace.gateway.admission import Admission
 from headrace.gateway.cache.answers import AnswerCache, Lookup
 from headrace.gateway.cache.key import key_of
 from headrace.gateway.codec import decode, request_id_of, sla_of
+from headrace.gateway.constraint_check import ConstraintChecks
 from headrace.gateway.generation import Piece, Wish
 from headrace.gateway.making import Maker
 from headrace.gateway.meters import GatewayMeters
@@ -65,6 +66,7 @@ class GenerateCalls:
         maker: Maker,
         sla: SlaSettings,
         cache: AnswerCache | None,
+        constraints: ConstraintChecks,
     ) -> None:
         self._tracer = tracer
         self._meters = meters
@@ -76,6 +78,7 @@ class GenerateCalls:
         self._maker = maker
         self._sla = sla
         self._cache = cache
+        self._constraints = constraints
 
     async def begin(
         self, request: pb.GenerateRequest, context: CallContext, caller: Caller | None, held: ExitStack
@@ -93,6 +96,7 @@ class GenerateCalls:
         span.decoded(wish, caller.tenant, deadline)
         caller.check(wish.model.name, wish.qos)
         held.enter_context(self._quotas.place(caller))
+        await self._constraints.check(wish.sampling.constraint)
         await self._quotas.take(caller, permit.tokens + _most_answer_tokens(wish))
         sla = sla_of(request, wish.qos, self._sla)
         held.enter_context(self._admission.claim(wish.request_id))

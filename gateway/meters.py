@@ -36,6 +36,8 @@ class GatewayMeters:
         self.cache_lookups = metrics.counter(table.CACHE_LOOKUPS)
         self.refusals = metrics.counter(table.REFUSALS)
         self.precision_served = metrics.counter(table.PRECISION_SERVED)
+        self.constraints = metrics.counter(table.CONSTRAINTS)
+        self.constraint_seconds = metrics.histogram(table.CONSTRAINT_CHECK_SECONDS)
         self.screen_verdicts = metrics.counter(table.SCREEN_VERDICTS)
         self.screen_seconds = metrics.histogram(table.SCREEN_SECONDS)
         self.screen_held_seconds = metrics.histogram(table.SCREEN_HELD_SECONDS)

@@ -32,6 +32,8 @@ class RequestSpan(CallSpan):
     def decoded(self, wish: Wish, tenant: str, deadline: float | None) -> None:
         self._deadline = deadline
         self._meter.decoded(wish.model.name, wish.qos)
+        if wish.sampling.constraint is not None:
+            self._span.set_attribute(signals.CONSTRAINT, wish.sampling.constraint.kind.value)
         self._span.set_attributes(
             {
                 signals.GENAI_OPERATION: _operation(wish.prompt),

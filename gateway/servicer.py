@@ -23,6 +23,7 @@ from headrace.gateway.codec import (
     encode_model,
     encode_result,
 )
+from headrace.gateway.constraint_check import ConstraintChecks
 from headrace.gateway.encoding_call import Encoded, EncodingCalls
 from headrace.gateway.encoding_codec import (
     EncodeWish,
@@ -83,6 +84,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         quotas: Quotas,
         longest_unread_s: float,
         cache: AnswerCache | None,
+        constraints: ConstraintChecks,
     ) -> None:
         self._texts = texts
         self._admission = admission
@@ -92,7 +94,9 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._callers = callers
         self._quotas = quotas
         self._longest_unread_s = longest_unread_s
-        self._calls = GenerateCalls(tracer, meters, texts, admission, callers, quotas, gate, maker, sla, cache)
+        self._calls = GenerateCalls(
+            tracer, meters, texts, admission, callers, quotas, gate, maker, sla, cache, constraints
+        )
         self._encodings = EncodingCalls(
             tracer, meters, preparer, admission, quotas, scheduler, executors, max_failovers
         )

@@ -90,6 +90,14 @@ LATE_STEPS = counter(
     "Passes that took over four times as long as predicted, and 50 ms more: a device that missed its time.",
     "Clocks throttled, cores taken by others, memory swapped: look at the machine.",
 )
+LATE_MASKS = counter(
+    "late_masks",
+    _EXECUTOR,
+    "",
+    "rows",
+    "Rows of constrained answers that were put in again, as what may follow was not known when their step was read.",
+    "Grammars are costly, or the machine's cores are taken by others.",
+)
 KV_BYTES = gauge(
     "kv_bytes",
     _EXECUTOR,

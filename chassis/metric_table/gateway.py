@@ -111,6 +111,23 @@ PRECISION_SERVED = counter(
     "Placements, by the precision that served.",
     "A precision that nobody asked for: the one wished for is not loaded anywhere.",
 )
+CONSTRAINTS = counter(
+    "constrained_calls",
+    _GATEWAY,
+    "kind",
+    "calls",
+    "Calls whose answers are constrained, by what: a JSON schema, any JSON object, a regex, a choice, a grammar.",
+    "Nothing by itself.",
+)
+CONSTRAINT_CHECK_SECONDS = histogram(
+    "constraint_check_seconds",
+    _GATEWAY,
+    "",
+    "seconds",
+    "Compiling a constraint that was not known yet, with the wait for the thread that does it.",
+    "Callers send large schemas, each another one: they should be smaller, or stay the same from call to call.",
+    SHORT_S,
+)
 PERMITS_IN_USE = gauge(
     "permits_in_use",
     _GATEWAY,

@@ -191,21 +191,21 @@ def test_min_tokens_masks_what_ends_the_answer() -> None:
     row[[EOS, 12, 13]] = [9, 8, 7]
     sampling = Sampling(min_tokens=1, stop_token_ids=(12,))
     sampler = make(sampling)
-    assert not sampler.plain_greedy
+    assert not sampler.certain(EOS)
     assert sampler.choose(Rows(row), 0).token_id == 13
     sampler.accept(13)
-    assert sampler.plain_greedy
+    assert sampler.certain(EOS)
     assert sampler.choose(Rows(row), 0).token_id == EOS
     assert make(dataclasses.replace(sampling, ignore_eos=True)).choose(Rows(row), 0).token_id == EOS
     drawn = make(dataclasses.replace(sampling, temperature=0.01, seed=1)).choose(Rows(row), 0)
     assert drawn.token_id == 13
 
 
-def test_plain_greedy_only_when_the_first_candidate_is_certain() -> None:
-    assert make(Sampling()).plain_greedy
-    assert make(Sampling(min_tokens=5, ignore_eos=True)).plain_greedy
+def test_only_a_plain_greedy_choice_is_certain_to_be_the_first_candidate() -> None:
+    assert make(Sampling()).certain(0)
+    assert make(Sampling(min_tokens=5, ignore_eos=True)).certain(0)
     for field, value in (("temperature", 0.5), ("logprobs", 0), ("min_tokens", 1), ("repetition_penalty", 1.1)):
-        assert not make(dataclasses.replace(Sampling(), **{field: value})).plain_greedy
+        assert not make(dataclasses.replace(Sampling(), **{field: value})).certain(0)
 
 
 def test_logprobs_are_of_the_raw_logits() -> None:
