@@ -47,6 +47,8 @@ GOALS: Mapping[str, Goal] = {
     "screen.overblock": Goal("share", "lower", 0.02),
     "screen.overblock_xstest": Goal("share", "lower", 0.1),
     "exact.cost": Goal("share", "lower", 0.05),
+    "structured.valid": Goal("share", "higher", 1.0),
+    "structured.cost": Goal("share", "lower", 0.05),
     "precision.cost_cut": Goal("share", "higher", 0.65),
     "prefix.ttft_ratio": Goal("x", "higher", 5.0),
     "prefix.hit_gap_points": Goal("points", "lower", 2.0),

@@ -26,7 +26,9 @@ class Wording:
         )
 
     def _renamed(self, field: str) -> str:
+        if field in self.fields:
+            return self.fields[field]
         for prefix, theirs in self.prefixes.items():
             if field.startswith(prefix):
                 return theirs + field.removeprefix(prefix)
-        return self.fields.get(field, field)
+        return field

@@ -23,6 +23,7 @@ from headrace.benchmarks.scenarios import (
     single,
     sla,
     static,
+    structured,
     vip,
 )
 
@@ -113,6 +114,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "every stream busy in each precision of the model: what a token costs, and how well each predicts a text",
         precision.run,
         ("precision.cost_cut",),
+    ),
+    "structured": Scenario(
+        "answers to JSON schemas that parse and validate, and what 64 streams lose when a quarter are bound to one",
+        structured.run,
+        ("structured.valid", "structured.cost"),
     ),
     "memory": Scenario(
         "twice as many streams as KV memory fits: what fails, what lies unused under load, when it goes back",

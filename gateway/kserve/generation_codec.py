@@ -144,7 +144,25 @@ def _sampling(parameters: Parameters) -> types_pb2.Sampling:
     for name, value in (given | given_floats).items():
         if value is not None:
             setattr(sampling, name, value)
+    _constrain(parameters, sampling)
     return sampling
+
+
+def _constrain(parameters: Parameters, sampling: types_pb2.Sampling) -> None:
+    """What the answer's text must be. Raises InvalidRequest where several say so."""
+    texts = parameters.texts("choice") if parameters.has("choice") else None
+    given: dict[str, Any] = {name: parameters.text(name) for name in ("json_schema", "regex", "grammar")}
+    given |= {"json_object": parameters.flag("json_object") or None, "choice": texts}
+    names_given = [name for name, value in given.items() if value is not None]
+    if len(names_given) > 1:
+        field = f"parameters.{names_given[1]}"
+        raise InvalidRequest(f"{field} is not all that the answer is bound to", field=field, limit="one of them")
+    for name in names_given:
+        if name == "choice":
+            sampling.choice.SetInParent()
+            sampling.choice.texts.extend(given[name])
+        else:
+            setattr(sampling, name, given[name])
 
 
 def _top_k(given: int | None) -> int | None:

@@ -29,6 +29,11 @@ _FINAL = (errors.DeadlineMissed, errors.EngineFault)
 
 _WORDING = Wording(
     fields={
+        "sampling.json_schema": "response_format.json_schema.schema",
+        "sampling.json_object": "response_format",
+        "sampling.regex": "guided_regex",
+        "sampling.choice": "guided_choice",
+        "sampling.grammar": "guided_grammar",
         "request_id": REQUEST_ID,
         "handle": "response_id",
         "qos_class": CLASS,

@@ -8,6 +8,7 @@ from headrace.api.types.v1 import types_pb2
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import MAX_SEED
 from headrace.gateway.openai.body import Body, Neutral, Texts, UInt32
+from headrace.gateway.openai.response_format import Constrained
 
 DEFAULT_TEMPERATURE = 1.0
 """Of OpenAI's clients; the gateway's own is greedy."""
@@ -24,7 +25,7 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
-class GenerationBody(Body):
+class GenerationBody(Constrained):
     """Fields of OpenAI's, and those of vLLM's that the gateway knows. `user` and the two after it change nothing."""
 
     neutral: ClassVar[Neutral] = {
@@ -32,7 +33,6 @@ class GenerationBody(Body):
         "service_tier": ("auto", "default"),
         "store": (False,),
         "metadata": ({},),
-        "response_format": ({"type": "text"},),
         "prompt_cache_options": (),
         "prompt_cache_retention": (),
         "moderation": (),
@@ -90,4 +90,5 @@ class GenerationBody(Body):
         for name, value in given.items():
             if value is not None and not (self.temperature == 0 and name in _NARROWING):
                 setattr(sampling, name, value)
+        self.constrain(sampling)
         return sampling

@@ -1,6 +1,9 @@
 """How scenarios turn samples into figures."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,7 +11,7 @@ from headrace.benchmarks.closed_loop import Reply, Window
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.open_loop import Outcome
 from headrace.benchmarks.peers.running import Peers, differing
-from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, vip
+from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, structured, vip
 from headrace.client.values import TokenLogprob, TokenLogprobs
 from headrace.core.model import ModelInfo
 from headrace.models.repository import ModelEntry
@@ -120,3 +123,43 @@ def test_a_fleet_keeps_its_slots_full_and_its_queue_long() -> None:
     assert fleet.state.tally.finished == 100
     assert len(fleet.state.queues.by_id) >= 40
     assert all(each.ledger.num_slots >= sched.NUM_SLOTS - 1 for each in fleet.state.registry.executors.values())
+
+
+def test_structured_counts_faults_and_takes_the_median_loss(lab: Lab) -> None:
+    taken = {structured.FREE: windows(1000, 2000, 1000), structured.BOUND: windows(950, 1980, 900)}
+    report = structured.report(lab, ["", "person: too old", "", "person: too old"], taken)
+    valid, cost = (figure.value for figure in report.figures)
+    assert (valid, cost) == (0.5, pytest.approx(0.05))
+    assert report.rows[0].note == "person: too old"
+
+
+async def test_structured_binds_a_quarter_of_the_streams() -> None:
+    running, most, bound = 0, 0, 0
+
+    class Client:
+        async def stream(self, model: str, prompt: object, *, max_tokens: int, **options: object) -> Any:
+            nonlocal running, most, bound
+            assert options == {"json_schema": structured.ENDLESS}
+            running, bound = running + 1, bound + 1
+            most = max(most, running)
+            for _ in range(max_tokens):
+                await asyncio.sleep(0)
+                yield SimpleNamespace(token_ids=(1,))
+            running -= 1
+
+    class Free:
+        client, model = Client(), "tiny"
+
+        async def stream(self, prompt: object, max_tokens: int) -> Any:
+            await asyncio.sleep(0)
+            yield max_tokens
+
+    stream = structured.quarter_bound(Free())  # type: ignore[arg-type]
+
+    async def ask() -> int:
+        return sum([num_tokens async for num_tokens in stream((1, 2), 5)])
+
+    assert await asyncio.gather(*(ask() for _ in range(64))) == [5] * 64
+    assert (most, bound) == (structured.QUARTER, structured.QUARTER)
+    assert await asyncio.gather(*(ask() for _ in range(4))) == [5] * 4
+    assert bound == structured.QUARTER + 4

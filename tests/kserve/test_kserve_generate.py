@@ -126,6 +126,30 @@ async def test_sampling_parameters_do_what_the_gateways_own_do(door):
     assert tensors(stopped)["text_output"] == [spoken(PROMPT, 9).split(stop)[0].encode()]
 
 
+async def test_answers_may_be_bound(door):
+    async with door() as there:
+        bound = {
+            "choice": '["yes", "no"]',
+            "regex": "[0-9]{3}",
+            "json_schema": '{"enum": ["yes", "no"]}',
+            "grammar": 'start: "yes" | "no"',
+        }
+        for name, value in bound.items():
+            own = await there.client.generate(
+                reference.NAME, PROMPT, **{name: json.loads(value) if name == "choice" else value}
+            )
+            response = await there.stub.ModelInfer(asked(exclude_input_in_output=True, **{name: value}))
+            assert tensors(response) == {"text_output": [own.text.encode()]}
+            assert own.text.strip('"') in ("yes", "no") or len(own.text) == 3
+        for parameters, field in (
+            ({"regex": "("}, "regex"),
+            ({"choice": "[]"}, "choice"),
+            ({"regex": "a", "json_object": True}, "json_object"),
+        ):
+            code, named, _ = await refusal(there.stub.ModelInfer(asked(**parameters)))
+            assert (code, named) == (grpc.StatusCode.INVALID_ARGUMENT, f"parameters.{field}")
+
+
 async def test_a_stream_brings_the_answer_in_pieces_and_says_which_is_the_last(door):
     request = asked(stream=True, max_tokens=20, id="s", outputs=("text_output", "num_output_tokens", "finish_reason"))
     async with door(executor={"reference_step_ms": 2}) as there:
