@@ -17,6 +17,9 @@ EXECUTOR_BATCH = "executor.batch"
 # events
 FAILOVER = "failover"
 OUTPUT_CHECK = "output_check"  # a run that found something or gave no verdict; attributes as the screen's
+DISPLACED = "displaced"
+RESUMED = "resumed"
+LATE_STEP = "late_step"  # a step ended far later than predicted
 
 # attributes of the OpenTelemetry GenAI conventions
 GENAI_OPERATION = "gen_ai.operation.name"
@@ -52,6 +55,9 @@ PRECISION = "headrace.precision"
 TTFT_MS = "headrace.ttft_ms"
 ENGINE_MS = "headrace.engine_ms"  # of the steps up to the first token, those of others in them included
 PROMPT_TOKENS = "headrace.prompt_tokens"
+RAN_INSTEAD = "headrace.queue.ran_instead"  # class=requests dispatched while this one waited, of each that had any
+LAST_BATCH_ID = "headrace.queue.last_batch"  # the one dispatched before this one's
+STEP_MS = "headrace.step_ms"
 QUEUE_POSITION = "headrace.queue.position"
 WAIT_REASON = "headrace.queue.wait_reason"
 DISPLACED_IDS = "headrace.queue.displaced"  # the requests that made room for this one

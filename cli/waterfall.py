@@ -1,6 +1,6 @@
 """A trace as a picture in the terminal: a row a span, indented below its parent, a bar where it lies in time."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from rich.bar import Bar
@@ -21,6 +21,7 @@ LABELS = {
     signals.PRECISION: "precision",
     signals.WAIT_REASON: "waited",
     signals.QUEUE_POSITION: "position",
+    signals.RAN_INSTEAD: "meanwhile",
     signals.BATCH_ID: "batch",
     signals.BATCH_SIZE: "members",
     signals.BATCH_CLOSE_REASON: "closed",
@@ -43,7 +44,7 @@ _ROOT_KEYS = (signals.GENAI_MODEL, signals.QOS_CLASS, signals.TENANT, signals.PR
 _ROOT_USAGE = (signals.GENAI_INPUT_TOKENS, signals.GENAI_OUTPUT_TOKENS, signals.TTFT_MS, signals.GENAI_FINISH_REASONS)
 _SHOWN = {
     signals.GATEWAY_GENERATE: (*_ROOT_KEYS, *_ROOT_USAGE),
-    signals.SCHEDULER_QUEUE: (signals.WAIT_REASON, signals.QUEUE_POSITION),
+    signals.SCHEDULER_QUEUE: (signals.WAIT_REASON, signals.QUEUE_POSITION, signals.RAN_INSTEAD),
     signals.EXECUTOR_PREFILL: (signals.EXECUTOR_ID, signals.PROMPT_TOKENS, signals.NUM_CHUNKS, signals.ENGINE_MS),
     signals.EXECUTOR_DECODE: (signals.GENAI_OUTPUT_TOKENS, signals.NUM_STEPS, signals.GENAI_FINISH_REASONS),
 }
@@ -151,6 +152,8 @@ def _details(span: Span) -> Text:
     details = Text(", ").join(
         Text.assemble((f"{label} ", "dim"), printable(shown(value))) for label, value in said.items()
     )
+    for name, times in Counter(span.events).items():
+        details.append(f" {printable(name)}{f' {times} times' if times > 1 else ''}", style="yellow")
     if span.error and span.error_message:
         details.append(f" {printable(span.error_message)}", style="red")
     return details

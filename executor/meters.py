@@ -12,7 +12,6 @@ from headrace.executor.worker import WorkerStatus
 
 PEAK_TOKENS = 64
 """A step of fewer tokens does not show how fast the device computes."""
-LATE_FACTOR, LATE_S = 4.0, 0.05
 
 
 class StepMeters:
@@ -66,7 +65,7 @@ class DecoderMeters(StepMeters):
             seconds, tokens = self._decode_steps[edge]
             seconds.inc(sample.duration_s)
             tokens.inc(sample.num_decodes)
-        if is_late(reading):
+        if reading.late:
             self._late.inc()
 
     def watch(self, num_slots: int, status: Callable[[], WorkerStatus], num_paused: Callable[[], int]) -> None:
@@ -118,12 +117,6 @@ def watch_encoder(metrics: Metrics, num_slots: int, num_running: Callable[[], in
         running.set(num_running())
 
     metrics.before_scrape(refresh)
-
-
-def is_late(reading: StepReading) -> bool:
-    """A step that took far longer than predicted: something held the device up."""
-    predicted_s, took_s = reading.predicted_s, reading.sample.duration_s
-    return predicted_s is not None and took_s > LATE_FACTOR * predicted_s and took_s > predicted_s + LATE_S
 
 
 def weight_bytes(graph: Path) -> int:

@@ -114,6 +114,8 @@ class Residents:
         if moving:
             self.running = [sequence for sequence in self.running if sequence.job.request_id != request_id]
             self.paused += moving
+            for sequence in moving:
+                sequence.pause()
             self._to_resume.pop(request_id, None)
             self._note_paused()
         if drop_kv:
@@ -221,6 +223,8 @@ class Residents:
             others = []
         self.paused = [sequence for sequence in self.paused if sequence not in answers]
         self.running += [first, *others]
+        for sequence in answers:
+            sequence.resume()
 
     def _stays(self, sequence: Sequence, broken: set[_Key], result: StepResult) -> bool:
         key = _key(sequence)

@@ -56,7 +56,9 @@ class Sequence:
     `for_forks` are the blocks of answers that begin where the prompt ends: new ones, the indices `to_fork`, or
     `replayed` ones, whose KV was `dropped` here or lost elsewhere. `digests` are the hashes of its full blocks as far
     as known, for the cache, from where `cached_tokens` of the prompt came; `prefixes` are the prompt's hashes as the
-    scheduler knows them, once asked for. `prefill_s` is how long the engine took over its steps up to the first token.
+    scheduler knows them, once asked for. For the trace: `prefill_s` and `decode_s` are how long the engine took over
+    its steps up to the first token and from then on, `num_chunks` counts the former; `pauses` are when it was displaced
+    and resumed (0: not yet), `late_steps` when a step of it ended far later than predicted and its seconds.
     """
 
     job: Job
@@ -69,6 +71,10 @@ class Sequence:
     past: int = 0
     num_steps: int = 0
     prefill_s: float = 0.0
+    decode_s: float = 0.0
+    num_chunks: int = 0
+    pauses: list[tuple[int, int]] = field(default_factory=list)
+    late_steps: list[tuple[int, float]] = field(default_factory=list)
     accepted_ns: int = field(default_factory=time.time_ns)
     first_token_ns: int = 0
     finish: FinishReason = FinishReason.NONE
@@ -80,6 +86,15 @@ class Sequence:
     prefixes: tuple[int, ...] | None = None
     cached_tokens: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
+
+    def pause(self) -> None:
+        """Notes that it is displaced."""
+        self.pauses.append((time.time_ns(), 0))
+
+    def resume(self) -> None:
+        """Notes that it goes on."""
+        if self.pauses:
+            self.pauses[-1] = (self.pauses[-1][0], time.time_ns())
 
     def release(self) -> None:
         """Gives back what the sequence holds."""

@@ -1,10 +1,12 @@
 """The executor's spans, recorded after the fact from a sequence's times, so that the step loop never waits for them."""
 
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from headrace.chassis import signals
 from headrace.chassis.telemetry import from_frame, link_to
+from headrace.core.errors import HeadraceError
 from headrace.core.request import FinishReason, Precision
+from headrace.executor.sequence import Sequence
 from headrace.executor.step_result import Delta
 
 
@@ -33,11 +35,15 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
             {
                 **common,
                 signals.PROMPT_TOKENS: len(delta.job.prompt_ids),
+                signals.NUM_CHUNKS: sequence.num_chunks,
                 signals.ENGINE_MS: sequence.prefill_s * 1000,
             },
             links,
             start_time=sequence.accepted_ns,
         )
+        _tell(prefill, sequence, sequence.accepted_ns, prefill_end)
+        if not sequence.first_token_ns:
+            _fail(prefill, delta.error)
         prefill.end(prefill_end)
     if not sequence.first_token_ns:
         return
@@ -50,6 +56,7 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
             signals.GENAI_OUTPUT_TOKENS: sequence.num_answer_tokens,
             signals.REPLAYED_TOKENS: len(delta.job.known(delta.index)),
             signals.NUM_STEPS: sequence.num_steps,
+            signals.ENGINE_MS: sequence.decode_s * 1000,
             signals.GENAI_FINISH_REASONS: [delta.finish.name.lower()],
         },
         links,
@@ -57,7 +64,24 @@ def record(tracer: Tracer, executor_id: str, precision: Precision, delta: Delta,
     )
     if sequence.guide is not None:
         decode.set_attribute(signals.LATE_MASKS, sequence.guide.late)
-    if delta.error is not None:
-        decode.set_attribute(signals.ERROR_TYPE, delta.error.reason)
-        decode.set_status(Status(StatusCode.ERROR, delta.error.message))
+    _tell(decode, sequence, prefill_end + 1, now_ns)
+    _fail(decode, delta.error)
     decode.end(now_ns)
+
+
+def _tell(span: Span, sequence: Sequence, begin_ns: int, end_ns: int) -> None:
+    """Events of that time: when it was displaced, when it went on, what came late."""
+    paused = [(at_ns, signals.DISPLACED) for at_ns, _ in sequence.pauses]
+    resumed = [(at_ns, signals.RESUMED) for _, at_ns in sequence.pauses]
+    for at_ns, name in sorted([*paused, *resumed]):
+        if begin_ns <= at_ns <= end_ns:
+            span.add_event(name, timestamp=at_ns)
+    for at_ns, took_s in sequence.late_steps:
+        if begin_ns <= at_ns <= end_ns:
+            span.add_event(signals.LATE_STEP, {signals.STEP_MS: took_s * 1000}, at_ns)
+
+
+def _fail(span: Span, error: HeadraceError | None) -> None:
+    if error is not None:
+        span.set_attribute(signals.ERROR_TYPE, error.reason)
+        span.set_status(Status(StatusCode.ERROR, error.message))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from headrace.core.step_model import StepSample
 
+LATE_FACTOR, LATE_S = 4.0, 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class StepReading:
@@ -22,6 +24,12 @@ class StepReading:
     num_guesses: int = 0
     num_dummies: int = 0
     predicted_s: float | None = None
+
+    @property
+    def late(self) -> bool:
+        """It took far longer than predicted: something held the device up."""
+        predicted_s, took_s = self.predicted_s, self.sample.duration_s
+        return predicted_s is not None and took_s > LATE_FACTOR * predicted_s and took_s > predicted_s + LATE_S
 
 
 Stepped = Callable[[StepReading], None]

@@ -126,7 +126,7 @@ class Stepper:
             self._fail(rows, error, result)
             return True
         step_s = time.perf_counter() - begun
-        self._count(rows, num_rows, step_s)
+        late = self._count(rows, num_rows, step_s)
         wanted = 0
         best_ids, best_logits = output.best
         greedy = [
@@ -145,7 +145,13 @@ class Stepper:
             sequence.past += row.num_tokens
             if sequence is not before:  # one that is replayed or guessed has several rows, side by side
                 sequence.num_steps += 1
-                sequence.prefill_s += 0.0 if sequence.first_token_ns else step_s
+                if sequence.first_token_ns:
+                    sequence.decode_s += step_s
+                else:
+                    sequence.prefill_s += step_s
+                    sequence.num_chunks += 1
+                if late:
+                    sequence.late_steps.append((now_ns, step_s))
                 before = sequence
             publish(self._pool, sequence)
             if sequence.replayed and not sequence.prefilling:
@@ -179,7 +185,8 @@ class Stepper:
             sequence.finish = FinishReason.FAULT
             result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
 
-    def _count(self, rows: list[Row], num_rows: int, duration_s: float) -> None:
+    def _count(self, rows: list[Row], num_rows: int, duration_s: float) -> bool:
+        """Whether the step came late."""
         self._faults = 0
         self.num_steps += 1
         num_tokens = sum(row.num_tokens for row in rows)
@@ -192,18 +199,18 @@ class Stepper:
         predicted_s = self._step_model.seconds(num_decodes, sample.prefill_tokens) if known else None
         context_tokens = sum(row.past + row.num_tokens for row in rows)
         num_guesses = sum(row.guess is not None for row in rows)
-        self._stepped(
-            StepReading(
-                sample,
-                len(rows),
-                context_tokens,
-                num_guesses=num_guesses,
-                num_dummies=num_dummies,
-                predicted_s=predicted_s,
-            )
+        reading = StepReading(
+            sample,
+            len(rows),
+            context_tokens,
+            num_guesses=num_guesses,
+            num_dummies=num_dummies,
+            predicted_s=predicted_s,
         )
+        self._stepped(reading)
         self._step_model.observe((sample,))
         self._samples.append(sample)
+        return reading.late
 
     def _is_early(self, row: Row) -> bool:
         """What its answer may say next is not known yet: the row will be put in again, and gives the same."""

@@ -1,5 +1,6 @@
 """Spans of the control plane: how long each request queued and why, and one root span a batch, linked both ways."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from opentelemetry.context import Context
@@ -21,6 +22,9 @@ class QueueSpans:
         self._tracer = tracer
         self._waited = waited
         self._spans: dict[int, Span] = {}
+        self._dispatched: Counter[str] = Counter()
+        self._before: dict[int, Counter[str]] = {}
+        self._last_batch_id = ""
 
     def begin(self, request: Request, parent: Context) -> None:
         span = self._tracer.start_span(signals.SCHEDULER_QUEUE, context=parent, kind=SpanKind.INTERNAL)
@@ -35,6 +39,7 @@ class QueueSpans:
                     signals.GENAI_MAX_TOKENS: request.max_output_tokens,
                 }
             )
+            self._before[request.serial] = self._dispatched.copy()
         self._spans[request.serial] = span
 
     def dispatched(self, dispatch: Dispatch) -> SpanContext:
@@ -67,12 +72,16 @@ class QueueSpans:
             self._waited(member, span.get_span_context())
             if span.is_recording():
                 _describe(span, dispatch, member, context)
+            self._say_what_ran(span, member.request)
             span.end()
+        self._dispatched.update(member.request.qos_class.name.lower() for member in dispatch.members)
+        self._last_batch_id = dispatch.batch_id
         batch.end()
         return context
 
     def refused(self, request: Request, error: HeadraceError) -> None:
         span = self._spans.pop(request.serial)
+        self._say_what_ran(span, request)
         span.set_attribute(signals.ERROR_TYPE, error.reason)
         span.set_status(Status(StatusCode.ERROR, error.message))
         span.end()
@@ -80,8 +89,17 @@ class QueueSpans:
     def dropped(self, request: Request) -> None:
         """Its gateway went away or gave it up: not an error of ours."""
         span = self._spans.pop(request.serial)
+        self._say_what_ran(span, request)
         span.set_attribute(signals.ERROR_TYPE, Cancelled.reason)
         span.end()
+
+    def _say_what_ran(self, span: Span, request: Request) -> None:
+        """What was dispatched while it waited."""
+        before = self._before.pop(request.serial, None)
+        if before is None or not (ran := self._dispatched - before):
+            return
+        span.set_attribute(signals.RAN_INSTEAD, [f"{qos}={number}" for qos, number in sorted(ran.items())])
+        span.set_attribute(signals.LAST_BATCH_ID, self._last_batch_id)
 
 
 def _describe(span: Span, dispatch: Dispatch, member: Member, batch: SpanContext) -> None:

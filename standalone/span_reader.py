@@ -32,8 +32,9 @@ _COLUMNS = "trace_id, span_id, parent_id, name, service, start_ns, end_ns, statu
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One finished span. Ids are lower-case hex; `links` are (trace id, span id); `linked` tells that it is shown
-    because a span of the trace links to it, not as a member of the trace. The last three are OTLP messages."""
+    """One finished span. Ids are lower-case hex; `links` are (trace id, span id), `events` names in order; `linked`
+    tells that it is shown because a span of the trace links to it, not as a member of the trace. The last three are
+    OTLP messages."""
 
     trace_id: str
     span_id: str
@@ -46,6 +47,7 @@ class Span:
     error_message: str
     attributes: Mapping[str, AttributeValue]
     links: tuple[tuple[str, str], ...]
+    events: tuple[str, ...]
     linked: bool
     otlp_span: bytes
     otlp_resource: bytes
@@ -210,6 +212,7 @@ def _span(row: tuple[Any, ...], linked: bool) -> Span:
         error_message=otlp.status.message,
         attributes={attribute.key: _value(attribute.value) for attribute in otlp.attributes},
         links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in otlp.links),
+        events=tuple(event.name for event in otlp.events),
         linked=linked,
         otlp_span=blob,
         otlp_resource=resource,

@@ -24,7 +24,7 @@ ROWS = ["gateway.generate", "  preprocess.prepare", "  scheduler.queue", "  exec
 def made(name: str, start: int, end: int, span_id: str = "", parent_id: str = "", **more: Any) -> Span:
     ids = {"trace_id": "a" * 32, "span_id": span_id or name, "parent_id": parent_id}
     shown = {"name": name, "service": "headrace-gateway", "start_ns": start, "end_ns": end, "error": False}
-    rest = {"error_message": "", "attributes": {}, "links": (), "linked": False}
+    rest = {"error_message": "", "attributes": {}, "links": (), "events": (), "linked": False}
     blobs = {"otlp_span": b"", "otlp_resource": b"", "otlp_scope": b""}
     values: dict[str, Any] = ids | shown | rest | blobs
     return Span(**(values | more))
@@ -171,6 +171,14 @@ def test_names_from_callers_cannot_steer_the_terminal() -> None:
     assert not {"\x1b", "\x07", "\x9b"} & set(text)
     assert "[red]r[/red]" in text
     assert "no �31m room" in text
+
+
+def test_events_are_named_and_counted() -> None:
+    spans = [made("decode", 0, 10, events=("late_step", "displaced", "late_step", "evil\x1b[2J"))]
+    text = "\n".join(drawn(spans))
+    assert "late_step 2 times" in text
+    assert "displaced" in text
+    assert "\x1b" not in text
 
 
 def test_odd_times_are_drawn() -> None:
