@@ -119,6 +119,12 @@ class TelemetrySettings(_Section):
     """Spans go by OTLP/gRPC to `endpoint`, else to OTEL_EXPORTER_OTLP_ENDPOINT, else nowhere."""
 
     endpoint: str = ""
+    sample_ratio: float = Field(
+        1.0, ge=0, le=1, description="share of requests traced, of those whose caller is silent"
+    )
+    keep_slower_ms: int = Field(
+        2_000, ge=0, description="of the others, the gateway's spans are kept where they fail or take so long"
+    )
     metrics_listen: Address | Literal[""] = Field(
         "", description="HOST:PORT of GET /metrics; under headrace up the first service's, the others have the next"
     )

@@ -18,12 +18,17 @@ from headrace.chassis.certificates import Certificates
 from headrace.chassis.channel import peer_name
 from headrace.chassis.config import TelemetrySettings, TlsSettings
 from headrace.chassis.credentials import channel_credentials
+from headrace.chassis.sampling import HeldSpans, ShareSampler
 from headrace.core.role import Role
 
 OWN_COLLECTOR = "headrace"
 """The scheme of an endpoint that is a suite's own collector with TLS: reached with the services' certificates."""
 
 _propagator = TraceContextTextMapPropagator()
+
+
+HOLDING = frozenset({"gateway"})
+"""Services that hold back what was left out, until they know how it ended."""
 
 
 @contextmanager
@@ -47,9 +52,14 @@ def telemetry(
     resource = Resource.create(
         {"service.name": f"headrace-{service}", "service.namespace": "headrace", "service.instance.id": instance}
     )
-    provider = TracerProvider(resource=resource)
-    exporter = _exporter(endpoint, tls)
-    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
+    holding = service in HOLDING
+    # where all are kept, OTEL_TRACES_SAMPLER may say otherwise
+    sampler = ShareSampler(settings.sample_ratio, holding=holding) if settings.sample_ratio < 1 else None
+    provider = TracerProvider(resource=resource, sampler=sampler)
+    exporting = BatchSpanProcessor(_exporter(endpoint, tls), schedule_delay_millis=500)
+    provider.add_span_processor(exporting)
+    if sampler is not None and holding:
+        provider.add_span_processor(HeldSpans(exporting, settings.keep_slower_ms / 1000))
     try:
         yield provider.get_tracer("headrace")
     finally:
