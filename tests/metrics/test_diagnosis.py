@@ -1,15 +1,11 @@
 """Each bottleneck is named from the figures that it makes; a healthy suite has none."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from headrace.chassis.metric_table.table import TABLE as METRICS
 from headrace.cli import diagnosis
 from headrace.cli.diagnosis import diagnose
 from headrace.cli.figures import Figures, parse
-from headrace.cli.top import view
 
 Page = dict[str, float]
 
@@ -170,12 +166,3 @@ def test_flat_throughput_says_what_is_read(page: Page, advice: str) -> None:
 def test_a_device_at_its_peak_gains_nothing_by_larger_batches_and_that_is_no_fault() -> None:
     flat: Page = {'headrace_decode_step_tokens_total{rows="64"}': 700, "headrace_peak_tokens_per_second": 300}
     assert diagnose(_figures({**HEALTHY, **flat})) == []
-
-
-def test_top_shows_classes_and_devices() -> None:
-    out = io.StringIO()
-    Console(width=140, file=out).print(view(_figures({**HEALTHY, 'headrace_queue_requests{class="batch"}': 41})))
-    rows = {line.split()[0]: line.split() for line in out.getvalue().splitlines() if line.strip()}
-    assert rows["realtime"][1] == "0"
-    assert rows["batch"][1] == "41"
-    assert "80%" in out.getvalue()
