@@ -128,6 +128,8 @@ class TelemetrySettings(_Section):
     metrics_listen: Address | Literal[""] = Field(
         "", description="HOST:PORT of GET /metrics; under headrace up the first service's, the others have the next"
     )
+    metrics_endpoint: str = Field("", description="where metrics go by OTLP/gRPC too, as http://HOST:4317")
+    metrics_interval_s: float = Field(15.0, gt=0, le=3_600, description="how often")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.trace import Tracer
 
 from headrace.chassis.config import Settings
+from headrace.chassis.metric_export import exporting
 from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.chassis.telemetry import telemetry
@@ -37,6 +38,7 @@ async def start(service: Service, settings: Settings) -> AsyncIterator[ServerHan
         metrics.serving(settings.telemetry.metrics_listen, settings.transport.tls),
         _tracer(service, settings) as tracer,
         _app(service, settings, tracer, metrics) as handle,
+        exporting(metrics, service, _instance(), settings.telemetry),
     ):
         yield handle
 
@@ -119,10 +121,12 @@ async def _screener(settings: Settings, tracer: Tracer) -> AsyncIterator["Screen
 async def _tracer(service: Service, settings: Settings) -> AsyncIterator[Tracer]:
     """The service's tracer; flushed off the event loop, where a collector of this same process may be answering."""
     with ExitStack() as stack:
-        tracer = stack.enter_context(
-            telemetry(service, f"{socket.gethostname()}-{os.getpid()}", settings.telemetry, settings.transport.tls)
-        )
+        tracer = stack.enter_context(telemetry(service, _instance(), settings.telemetry, settings.transport.tls))
         try:
             yield tracer
         finally:
             await asyncio.to_thread(stack.close)
+
+
+def _instance() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

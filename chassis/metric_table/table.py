@@ -31,10 +31,15 @@ _INTRODUCTION = """# Metrics
 Every service answers `GET /metrics` in OpenMetrics text where `telemetry.metrics_listen` names a HOST:PORT; it is
 off by default. `headrace up --metrics-port 9470` gives the scheduler that port, then the executor, the encoder, the
 preprocess service and the gateway the next ones, always in this order. Latency histograms carry exemplars with trace
-ids. Beside these there are Prometheus's own `process_*` metrics of each process.
+ids. Beside these there are Prometheus's own `process_*` metrics of each process. With `telemetry.metrics_endpoint`, or
+OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, each service sends the same by OTLP/gRPC, every `telemetry.metrics_interval_s`
+seconds, as totals so far and without exemplars.
 
 Ratios are made of these by the recording rules in `deploy/prometheus/`: fill efficiency, padding waste, compute
-density, scheduling share, prefix hit rate, memory bandwidth use.
+density, scheduling share, prefix hit rate, guesses that came true, memory bandwidth use. `make prometheus` fetches
+Prometheus and Alertmanager out of Debian's packages, where apt-get is; then `make test` has their checkers read and try
+all rules, and `tests/metrics/test_live_prometheus.py` scrapes a suite, overloads it and sees the alerts fire and clear,
+with the rules' windows and waits sixty times shorter.
 
 This page is written by `python tools/dashboards.py` from `chassis/metric_table/`.
 
