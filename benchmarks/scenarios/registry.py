@@ -24,6 +24,7 @@ from headrace.benchmarks.scenarios import (
     sla,
     static,
     structured,
+    tracing,
     vip,
 )
 
@@ -62,6 +63,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "time to first token that the suite adds to the bare engine, and the scheduler's share at saturation",
         overhead.run,
         ("overhead.ttft_ms", "overhead.scheduling_share"),
+    ),
+    "tracing": Scenario(
+        "every stream busy, with each request traced and with none: what tracing costs",
+        tracing.run,
+        ("tracing.cost",),
     ),
     "exact": Scenario(
         "tokens and logprobs of requests alone against the same in random company, bit for bit",

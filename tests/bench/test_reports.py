@@ -11,7 +11,7 @@ from headrace.benchmarks.closed_loop import Reply, Window
 from headrace.benchmarks.lab import Lab
 from headrace.benchmarks.open_loop import Outcome
 from headrace.benchmarks.peers.running import Peers, differing
-from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, structured, vip
+from headrace.benchmarks.scenarios import exact, overhead, saturate, sched, single, structured, tracing, vip
 from headrace.client.values import TokenLogprob, TokenLogprobs
 from headrace.core.model import ModelInfo
 from headrace.models.repository import ModelEntry
@@ -53,6 +53,14 @@ def test_single_ratios(lab: Lab) -> None:
     }
     report = single.report(lab, rounds, Peers())
     assert [figure.value for figure in report.figures] == [2.0, 0.5]
+
+
+def test_what_tracing_costs_is_the_median_within_the_rounds(lab: Lab) -> None:
+    taken = {tracing.ON: windows(990, 480, 2000), tracing.OFF: windows(1000, 500, 1900)}
+    report = tracing.report(lab, taken)
+    assert [figure.value for figure in report.figures] == [pytest.approx(0.01)]
+    assert report.figures[0].met
+    assert report.rows[-1].values["tokens/s"] == "+1.0%, +4.0%, -5.3%"
 
 
 def test_overhead_takes_the_median_of_paired_differences(lab: Lab) -> None:
