@@ -38,6 +38,7 @@ COMMANDS = {
     "hardware": "headrace.cli.hardware:hardware",
     "tune": "headrace.cli.tune:tune",
     "models": "headrace.cli.models:app",
+    "engines": "headrace.cli.engines:app",
     "bench": "headrace.cli.bench:app",
     "soak": "headrace.cli.soak:soak",
     "simulate": "headrace.cli.simulate:simulate",

@@ -14,6 +14,7 @@ LINKS = sorted(path for path in NAMESPACE.iterdir() if path.is_symlink())
 
 HEAVY = {"openvino", "openvino_genai", "openvino_tokenizers", "tokenizers", "jinja2", "gguf", "safetensors"}
 HEAVY |= {"uvicorn", "starlette", "huggingface_hub", "transformers", "torch", "onnxruntime", "typer", "rich"}
+HEAVY |= {"onnx", "ml_dtypes", "tensorrt", "tensorrt_rtx", "pynvml"}
 SERVICES = {"gateway", "scheduler", "executor", "preprocess"}
 NEEDS = {"gateway": set(), "scheduler": set(), "executor": set(), "preprocess": {"tokenizers", "jinja2"}}
 """The heavy libraries that a service may import to start. An engine's own stand in its module, loaded by name."""
@@ -21,6 +22,8 @@ LAZY = {
     "headrace.executor.engines.openvino",
     "headrace.executor.engines.openvino_encoder",
     "headrace.executor.engines.packed_graph",
+    "headrace.executor.tensorrt.engines",
+    "headrace.executor.tensorrt.graph",
     "headrace.gateway.openai.admitting",
     "headrace.gateway.openai.app",
     "headrace.gateway.openai.routes",
