@@ -1,5 +1,6 @@
 """`headrace engines`: build, list and prune TensorRT engine files. Needs no device for TensorRT for RTX."""
 
+import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.chassis.config import load_settings
-from headrace.core.errors import ConfigError, InvalidRequest
+from headrace.core.errors import ConfigError, InvalidRequest, Unavailable
 from headrace.executor.hardware.detect import detect
 from headrace.executor.hardware.device import DeviceKind
 from headrace.executor.hardware.probe import probe
@@ -18,7 +19,7 @@ from headrace.executor.tensorrt.flavour import FLAVOURS, find_flavour
 from headrace.executor.tensorrt.job import BuildOptions
 from headrace.executor.tensorrt.ladder import Ladder, power_ladder
 
-app = typer.Typer(no_args_is_help=True, help="Build, list and prune TensorRT engines.")
+app = typer.Typer(no_args_is_help=True, help="Export decoders to ONNX; build, list and prune TensorRT engines.")
 
 DEFAULT_CONTEXT_TOKENS = 512
 
@@ -29,6 +30,29 @@ def engines_home() -> Path:
 
 
 Home = Annotated[Path, typer.Option(default_factory=engines_home, help="The folder that holds the engines.")]
+
+
+@app.command()
+def export(
+    source: Annotated[str, typer.Argument(help="smollm2, or a GGUF file of a decoder.")],
+    target: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Its weights go beside it.")],
+    slots: Annotated[int, typer.Option(min=1, help="Tokens of each row's KV cache.")] = 512,
+) -> None:
+    """Write a decoder as one ONNX graph of opset 24, with a linear KV cache, for engines to be built of."""
+    try:
+        from headrace.models.fetch import fetch
+        from headrace.models.gguf_file import GgufFile
+        from headrace.models.onnx_decoder import export_onnx
+        from headrace.models.source import parse
+    except ImportError as error:
+        raise ConfigError(f"engines: {error}; install headrace[models,executor-tensorrt-rtx]") from error
+    with tempfile.TemporaryDirectory(prefix="headrace-export-") as work:
+        file = GgufFile(fetch(parse(source), Path(work), lambda done: None))
+        try:
+            export_onnx(file, target, slots)
+        except OSError as error:
+            raise Unavailable(f"{target} cannot be written: {error.strerror or error}") from error
+    print(f"{target}: {file.architecture}, {slots} slots a row")
 
 
 @app.command()
