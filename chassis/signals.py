@@ -31,6 +31,12 @@ GENAI_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 GENAI_FINISH_REASONS = "gen_ai.response.finish_reasons"
 ERROR_TYPE = "error.type"
 
+# attributes of the RPC conventions
+RPC_SYSTEM = "rpc.system"
+RPC_SERVICE = "rpc.service"
+RPC_METHOD = "rpc.method"
+RPC_STATUS_CODE = "rpc.grpc.status_code"
+
 # attributes of ours
 REQUEST_ID = "headrace.request.id"
 QOS_CLASS = "headrace.qos_class"

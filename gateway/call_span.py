@@ -10,11 +10,20 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from headrace.chassis import signals
+from headrace.chassis.status import code_of
 from headrace.chassis.telemetry import from_metadata
 from headrace.core.errors import Cancelled, EngineFault, HeadraceError
 from headrace.gateway.generation import Placement
 from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.relay import deadline_missed
+
+SERVICE = "headrace.gateway.v1.GatewayService"
+_METHODS = {
+    signals.GATEWAY_GENERATE: "Generate",
+    signals.GATEWAY_EMBED: "Embed",
+    signals.GATEWAY_RERANK: "Rerank",
+    signals.GATEWAY_CLASSIFY: "Classify",
+}
 
 
 class CallSpan:
@@ -27,6 +36,16 @@ class CallSpan:
         self.context = self._span.get_span_context()
         self._meter = meters.call(name, self.context)
         self.parent = set_span_in_context(self._span, Context())
+        self._method = _METHODS.get(name, "")
+        self._called = False
+
+    def called(self) -> None:
+        """By gRPC and in our own contract, not through another door."""
+        self._called = True
+        self._span.set_attributes(
+            {signals.RPC_SYSTEM: "grpc", signals.RPC_SERVICE: SERVICE, signals.RPC_METHOD: self._method}
+        )
+        self._span.set_attribute(signals.RPC_STATUS_CODE, 0)
 
     def named(self, request_id: str) -> None:
         """Also what is refused afterwards can be found by its id."""
@@ -52,6 +71,8 @@ class CallSpan:
         self._meter.failed(failure)
         self._span.set_status(Status(StatusCode.ERROR, failure.message))
         self._span.set_attribute(signals.ERROR_TYPE, failure.reason)
+        if self._called:
+            self._span.set_attribute(signals.RPC_STATUS_CODE, code_of(failure).value[0])
 
     def _end(self) -> None:
         self._meter.ended()

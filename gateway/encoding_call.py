@@ -71,10 +71,15 @@ class EncodingCalls:
         caller: Callable[[], Caller],
         metadata: Metadata,
         deadline: float | None,
+        *,
+        through_door: bool = False,
     ) -> tuple[EncodeWish, Encoded]:
-        """Serves one call under the span `name`. Raises what fails the first of its texts, DeadlineMissed."""
+        """Serves one call, of our contract or of another door's, under the span `name`. Raises what fails the first of its
+        texts, DeadlineMissed."""
         with ExitStack() as held:
             span = held.enter_context(encoding_span(self._tracer, self._meters, name, metadata, deadline))
+            if not through_door:
+                span.called()
             request_id = request_id_of(request)
             span.named(request_id)
             who = caller()

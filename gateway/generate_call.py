@@ -88,6 +88,8 @@ class GenerateCalls:
         arrived = asyncio.get_running_loop().time()
         deadline = deadline_of(context)
         span = held.enter_context(request_span(self._tracer, self._meters, metadata))
+        if caller is None:
+            span.called()
         request_id = request_id_of(request)
         span.named(request_id)
         caller = caller or self._callers.caller(metadata)

@@ -249,6 +249,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
             lambda: caller or self._callers.caller(metadata),
             metadata,
             deadline_of(context),
+            through_door=caller is not None,
         )
 
     async def ListModels(

@@ -202,7 +202,11 @@ PREFILL, DECODE = signals.EXECUTOR_PREFILL, signals.EXECUTOR_DECODE
 async def test_refused_by_the_gateway(suite: Suite) -> None:
     await suite.fails(grpc.StatusCode.NOT_FOUND, "unknown", model="unknown")
     spans = await suite.traced("unknown", tree("MODEL_NOT_FOUND"))
-    assert spans[signals.GATEWAY_GENERATE][0].error
+    (root,) = spans[signals.GATEWAY_GENERATE]
+    assert root.error
+    assert root.attributes[signals.RPC_SERVICE] == "headrace.gateway.v1.GatewayService"
+    assert root.attributes[signals.RPC_METHOD] == "Generate"
+    assert root.attributes[signals.RPC_STATUS_CODE] == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_refused_by_the_scheduler(suite: Suite) -> None:
@@ -237,6 +241,7 @@ async def test_partial_at_its_sla_and_whole_afterwards(suite: Suite) -> None:
     assert root.attributes[signals.SLA_MISSED] == "total_ms"
     assert root.attributes[signals.SLA_OUTCOME] == "partial"
     assert root.attributes[signals.RESULT_HANDLE] == pieces[-1].result.handle
+    assert root.attributes[signals.RPC_STATUS_CODE] == 0
     assert decode.attributes[signals.GENAI_OUTPUT_TOKENS] == 100
     assert decode.attributes[signals.GENAI_FINISH_REASONS] == ("length",)
 
