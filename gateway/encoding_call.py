@@ -74,8 +74,8 @@ class EncodingCalls:
         *,
         through_door: bool = False,
     ) -> tuple[EncodeWish, Encoded]:
-        """Serves one call, of our contract or of another door's, under the span `name`. Raises what fails the first of its
-        texts, DeadlineMissed."""
+        """Serves one call, of our contract or of another door's, under the span `name`. Raises what fails the first of
+        its texts, DeadlineMissed."""
         with ExitStack() as held:
             span = held.enter_context(encoding_span(self._tracer, self._meters, name, metadata, deadline))
             if not through_door:
