@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.core.errors import ConfigError
 from headrace.executor.hardware.defaults import host
 from headrace.executor.hardware.detect import detect
-from headrace.executor.hardware.probe import probe, record, recorded, run_tool
+from headrace.executor.hardware.nvidia import parse_nvidia_smi, parse_nvml
+from headrace.executor.hardware.probe import ask_nvml, probe, record, recorded, run_tool
 
 MACHINES = Path(__file__).parent / "machines"
 
@@ -23,7 +25,8 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is the path."""
+    """An empty folder that is the path; a driver that this machine may have is not asked."""
+    monkeypatch.setattr("headrace.executor.hardware.probe.ask_nvml", lambda: None)
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -48,6 +51,46 @@ def test_without_tools_there_is_the_processor(tools: Path) -> None:
 def test_rocm_smi_is_asked_where_there_is_no_amd_smi(tools: Path) -> None:
     tool(tools, "rocm-smi", f'while read line; do echo "$line"; done < {MACHINES}/mi300x-rocm-smi/rocm-smi.json')
     assert [each.architecture for each in detect(probe()).devices] == ["gfx942"]
+
+
+class NvmlError(Exception):
+    pass
+
+
+def refuse(*_: object) -> int:
+    raise NvmlError("Not Supported")
+
+
+def nvml(**changed: object) -> SimpleNamespace:
+    """The calls of nvidia-ml-py, of a driver with one T4; older releases give names as bytes."""
+    calls = {
+        "NVMLError": NvmlError,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: "550.127.05",
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda handle: b"Tesla T4",
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: (7, 5),
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=16_106_127_360),
+        "nvmlDeviceGetMigMode": refuse,
+    }
+    return SimpleNamespace(**calls | changed)
+
+
+def test_nvml_tells_what_nvidia_smi_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+    answer = ask_nvml()
+    assert answer is not None
+    smi = (MACHINES / "t4" / "nvidia-smi.csv").read_text(encoding="utf-8")
+    assert parse_nvml(answer) == parse_nvidia_smi(smi)
+
+
+def test_without_a_driver_nvml_says_nothing_and_a_broken_one_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=refuse))
+    assert ask_nvml() is None
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetCount=refuse))
+    assert ask_nvml() == "NVML: Not Supported"
 
 
 def test_a_tool_that_hangs_is_given_up(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
