@@ -112,7 +112,7 @@ async def test_a_bucket_of_one_long_text_and_many_short_ones(watching: Any) -> N
     """Between two powers of two: in each batch fifteen of its rows are padded to nearly twice their length."""
     long, short = (" ".join(["word"] * num_words) for num_words in (120, 63))
     async with watching(scheduler={"buckets": "power_of_two"}, encoder={"model": "minilm"}) as watched:
-        for _ in range(4):
+        for _ in range(2):
             await watched.client.embed("minilm", [long, *[short] * 15] * 4)
         await watched.finding("bucket edges gone wrong")
 
