@@ -72,12 +72,26 @@ def prepared(model: ModelProto, precision: str) -> ModelProto:
             f"{precision!r} is no precision of engines", field="precision", limit=", ".join(PRECISIONS)
         )
     model = _raised(model)
+    _check_floats(model, precision)
     _fold_constants(model)
     if precision == "int8":
         _quantise_products(model)
     _floats_of_eight_bits(model)
     _retype(model, _FLOATS[precision])
     return model
+
+
+def _check_floats(model: ModelProto, precision: str) -> None:
+    """Only float32 is put into another precision: a graph of halves stays what it is, and must be asked for as that."""
+    wanted = _FLOATS[precision]
+    for tensor in model.graph.initializer:
+        if tensor.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) and tensor.data_type != wanted:
+            held = "fp16" if tensor.data_type == TensorProto.FLOAT16 else "bf16"
+            raise InvalidRequest(
+                f"the graph holds {tensor.name} in {held}: an engine in {precision} is made of float32",
+                field="precision",
+                limit=held,
+            )
 
 
 def _raised(model: ModelProto) -> ModelProto:
@@ -139,6 +153,11 @@ def _quantise_products(model: ModelProto) -> None:
                 nodes.append(helper.make_node("DequantizeLinear", inputs, [f"{name}_restored"], axis=1))
             node.input[1] = f"{name}_restored"
         nodes.append(node)
+    if not done and not any(node.op_type == "DequantizeLinear" for node in nodes):
+        raise InvalidRequest(
+            "the graph has no product with a constant matrix in float32: there is nothing to hold in eight bits",
+            field="precision",
+        )
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     read = {name for node in nodes for name in node.input}

@@ -76,6 +76,20 @@ def test_an_unknown_precision_is_refused(small_model: Callable[..., ModelProto])
         prepared(small_model(), "fp4")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_a_graph_of_halves_is_not_passed_off_as_another(small_model: Callable[..., ModelProto], precision: str) -> None:
+    half = prepared(small_model(), "fp16")
+    with pytest.raises(InvalidRequest, match=f"in fp16: an engine in {precision} is made of float32"):
+        prepared(half, precision)
+    assert prepared(half, "fp16").graph.initializer == half.graph.initializer
+
+
+def test_int8_of_nothing_is_refused(small_model: Callable[..., ModelProto]) -> None:
+    half = prepared(small_model(), "fp16")
+    with pytest.raises(InvalidRequest, match="no product with a constant matrix in float32"):
+        prepared(half, "int8")
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no model at all", b"\x08\x07"])
 def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "model.onnx"
