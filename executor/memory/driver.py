@@ -10,9 +10,17 @@ class OutOfDeviceMemory(Exception):
     """The device has no physical memory left (CUDA_ERROR_OUT_OF_MEMORY)."""
 
 
+class DriverFault(OSError):
+    """A call was misused, or the device is gone: the driver's function, and its result by name."""
+
+    def __init__(self, call: str, result: str) -> None:
+        super().__init__(f"{call}: {result}")
+        self.call = call
+        self.result = result
+
+
 class MemoryDriver(Protocol):
-    """All sizes in bytes, all of them multiples of `granularity_bytes`. Any call may raise OSError where it is misused
-    or the device is gone."""
+    """All sizes in bytes, all of them multiples of `granularity_bytes`. Any call may raise DriverFault."""
 
     @property
     def granularity_bytes(self) -> int:

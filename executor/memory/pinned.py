@@ -32,6 +32,13 @@ class PinDriver(Protocol):
     def host_free(self, address: int) -> None:
         """Gives a whole allocation back (cuMemFreeHost)."""
 
+    def host_register(self, address: int, size_bytes: int) -> None:
+        """Locks pages that are there already (cuMemHostRegister). Raises OutOfDeviceMemory, and DriverFault where a
+        part of them is locked."""
+
+    def host_unregister(self, address: int) -> None:
+        """They may move again (cuMemHostUnregister)."""
+
 
 class AlignedMemory:
     """Anonymous pages of the system, for engines that read the host's memory themselves. Implements HostMemory."""
@@ -59,6 +66,25 @@ class LockedMemory:
 
     def free(self, memory: memoryview) -> None:
         self._driver.host_free(self._addresses.pop(id(memory)))
+
+
+class RegisteredMemory:
+    """Anonymous pages of the system that are locked in place, so that they stay arrays of this process's own when the
+    device is gone. Implements HostMemory; not proved on a device."""
+
+    def __init__(self, driver: PinDriver) -> None:
+        self._driver = driver
+        self._addresses: dict[int, int] = {}  # by the identity of the view
+
+    def allocate(self, size_bytes: int) -> memoryview:
+        memory = memoryview(mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        address = ctypes.addressof(ctypes.c_uint8.from_buffer(memory))
+        self._driver.host_register(address, size_bytes)
+        self._addresses[id(memory)] = address
+        return memory
+
+    def free(self, memory: memoryview) -> None:
+        self._driver.host_unregister(self._addresses.pop(id(memory)))
 
 
 class PinnedPool:

@@ -1,4 +1,4 @@
-"""The device arena over a driver that refuses every misuse and runs out when it is told to; blocks over many arenas."""
+"""The device arena over the fake driver, which refuses misuse and runs out when told to; blocks over many arenas."""
 
 import numpy as np
 import pytest
@@ -7,97 +7,46 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.errors import PoolExhausted
+from headrace.executor.cuda.device import CudaDevice
+from headrace.executor.cuda.fake.driver import FakeCuda
+from headrace.executor.cuda.fake.values import Limits
+from headrace.executor.cuda.memory import CudaMemory
 from headrace.executor.kv.blocks import HOLD_S, BlockPool
 from headrace.executor.kv.prefix_cache import PrefixCache
 from headrace.executor.memory.cuda_arena import CudaArena
-from headrace.executor.memory.driver import OutOfDeviceMemory
 from headrace.executor.memory.host_arena import HostArena
 from headrace.executor.memory.layered import LayeredMemory, extent_blocks, runs
 
 PAGE = 2 << 20
 
 
-class Driver:
-    """A device with so many granules of memory. `calls_left` calls may still succeed; None: all of them."""
+class Device:
+    """A fake device with so many granules of memory."""
 
     def __init__(self, num_pages: int) -> None:
-        self.granularity_bytes = PAGE
-        self.num_pages = num_pages
-        self.calls_left: int | None = None
-        self.ranges: dict[int, int] = {}
-        self.handles: dict[int, int] = {}  # how many hold the memory: its handle, and each mapping
-        self.mapped: dict[int, int] = {}  # address to handle
-        self.accessible: set[int] = set()
-        self._next = 1
+        self.fake = FakeCuda(Limits(memory_bytes=num_pages * PAGE))
+        self.device = CudaDevice(self.fake)
+        self.driver = CudaMemory(self.device)
 
-    def _call(self) -> None:
-        if self.calls_left is not None:
-            if not self.calls_left:
-                raise OutOfDeviceMemory
-            self.calls_left -= 1
-
-    def _number(self) -> int:
-        self._next += 1
-        return self._next
-
-    def _inside(self, address: int, size: int) -> None:
-        assert any(first <= address and address + size <= first + length for first, length in self.ranges.items())
-        assert address % PAGE == 0
-        assert size == PAGE
-
-    def reserve(self, size_bytes: int) -> int:
-        self._call()
-        assert size_bytes > 0
-        assert size_bytes % PAGE == 0
-        address = self._number() << 40
-        self.ranges[address] = size_bytes
-        return address
-
-    def free(self, address: int, size_bytes: int) -> None:
-        assert self.ranges.pop(address) == size_bytes
-        assert not [each for each in self.mapped if address <= each < address + size_bytes], "it is mapped"
-
-    def create(self, size_bytes: int) -> int:
-        self._call()
-        assert size_bytes == PAGE
-        if len(self.handles) >= self.num_pages:
-            raise OutOfDeviceMemory
-        handle = self._number()
-        self.handles[handle] = 1
-        return handle
-
-    def release(self, handle: int) -> None:
-        self.handles[handle] -= 1
-        if not self.handles[handle]:
-            del self.handles[handle]
-
-    def map(self, address: int, size_bytes: int, handle: int) -> None:
-        self._call()
-        self._inside(address, size_bytes)
-        assert address not in self.mapped
-        self.handles[handle] += 1
-        self.mapped[address] = handle
-
-    def set_access(self, address: int, size_bytes: int) -> None:
-        self._call()
-        self._inside(address, size_bytes)
-        assert address in self.mapped
-        self.accessible.add(address)
-
-    def unmap(self, address: int, size_bytes: int) -> None:
-        self._inside(address, size_bytes)
-        self.accessible.discard(address)
-        self.release(self.mapped.pop(address))
+    @property
+    def accessible(self) -> set[int]:
+        memory = self.fake.memory
+        return {address for address in memory.mappings if memory.usable(address, PAGE, 0)}
 
     def check(self) -> None:
-        assert self.accessible == self.mapped.keys(), "memory that nobody may touch"
-        assert sorted(self.handles) == sorted(self.mapped.values()), "memory behind no address"
-        assert all(count == 1 for count in self.handles.values())
+        memory = self.fake.memory
+        assert self.accessible == memory.mappings.keys(), "memory that nobody may touch"
+        assert not any(each.handle_open for each in memory.handles.values()), "a handle that nobody needs"
+        assert all(each.num_mappings == 1 for each in memory.living())
+
+    def close(self) -> None:
+        self.device.close()
+        assert self.fake.leaks() == []
 
 
 def test_memory_comes_and_goes_and_addresses_stay() -> None:
-    driver = Driver(8)
-    with CudaArena(driver, 5 * PAGE - 1) as arena:
+    driver = Device(8)
+    with CudaArena(driver.driver, 5 * PAGE - 1) as arena:
         assert arena.size_bytes == 5 * PAGE
         assert arena.resident_bytes() == 0
         arena.map_range(PAGE + 1, PAGE)
@@ -111,34 +60,33 @@ def test_memory_comes_and_goes_and_addresses_stay() -> None:
             with pytest.raises(ValueError, match="not within"):
                 arena.map_range(offset, length)
     arena.close()
-    assert not driver.ranges
-    assert not driver.handles
+    driver.close()
     with pytest.raises(ValueError, match="closed"):
         arena.map_range(0, 1)
 
 
 @pytest.mark.parametrize("calls", range(12))
 def test_a_mapping_that_fails_at_any_call_leaves_nothing(calls: int) -> None:
-    driver = Driver(8)
-    arena = CudaArena(driver, 8 * PAGE)
+    driver = Device(8)
+    arena = CudaArena(driver.driver, 8 * PAGE)
     arena.map_range(0, PAGE)
-    driver.calls_left = calls
+    driver.fake.fails_after = calls
     with pytest.raises(PoolExhausted):
         arena.map_range(0, 5 * PAGE)
     driver.check()
     assert arena.resident_bytes() == PAGE
-    driver.calls_left = None
+    driver.fake.fails_after = None
     arena.map_range(0, 5 * PAGE)
     driver.check()
 
 
 def test_no_addresses_is_a_refusal() -> None:
-    driver = Driver(1)
-    driver.calls_left = 0
+    driver = Device(1)
+    driver.fake.fails_after = 0
     with pytest.raises(PoolExhausted, match="address range"):
-        CudaArena(driver, PAGE)
+        CudaArena(driver.driver, PAGE)
     with pytest.raises(ValueError, match="0 bytes"):
-        CudaArena(driver, 0)
+        CudaArena(driver.driver, 0)
 
 
 def test_extents_are_whole_pages_in_every_layer() -> None:
@@ -164,15 +112,15 @@ def test_blocks_that_share_pages_go_together_on_the_host() -> None:
         assert (array[16:] == 0).all()
 
 
-class Device(RuleBasedStateMachine):
+class Pressure(RuleBasedStateMachine):
     """A pool over three arenas of a device with too little memory for all of it: a mapping that fails fails one taking
     and nothing else."""
 
     @initialize(num_pages=st.integers(3, 24), num_blocks=st.integers(1, 40))
     def begin(self, num_pages: int, num_blocks: int) -> None:
-        self.driver = Driver(num_pages)
+        self.device = Device(num_pages)
         sizes = [PAGE // 4, PAGE // 2, PAGE]
-        self.arenas = [CudaArena(self.driver, num_blocks * size) for size in sizes]
+        self.arenas = [CudaArena(self.device.driver, num_blocks * size) for size in sizes]
         memory = LayeredMemory(self.arenas, sizes)
         assert memory.extent_blocks == 4
         self.pool = BlockPool(num_blocks, 8, extent_blocks=4, memory=memory, cache=PrefixCache(b""))
@@ -183,14 +131,14 @@ class Device(RuleBasedStateMachine):
     @precondition(lambda self: self.promise.num_left)
     @rule(fails_after=st.sampled_from([None, None, 0, 2, 7]))
     def take(self, fails_after: int | None) -> None:
-        self.driver.calls_left = fails_after
+        self.device.fake.fails_after = fails_after
         left = self.promise.num_left
         try:
             self.held.append(self.promise.take())
         except PoolExhausted:
             assert self.promise.num_left == left
             assert not self.pool.num_cached
-        self.driver.calls_left = None
+        self.device.fake.fails_after = None
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), published=st.booleans())
@@ -212,19 +160,44 @@ class Device(RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self) -> None:
-        self.driver.check()
+        self.device.check()
         self.pool.check()
-        assert all(self.arenas[2].address + block * PAGE in self.driver.accessible for block in self.held)
+        accessible = self.device.accessible
+        assert all(self.arenas[2].address + block * PAGE in accessible for block in self.held)
         state = self.pool.state()
         assert state.num_mapped * PAGE == self.arenas[2].resident_bytes()
 
     def teardown(self) -> None:
         for arena in getattr(self, "arenas", []):
             arena.close()
-        if hasattr(self, "driver"):
-            assert not self.driver.handles
-            assert not self.driver.ranges
+        if hasattr(self, "device"):
+            self.device.close()
 
 
-TestDevice = Device.TestCase
-TestDevice.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestPressure = Pressure.TestCase
+TestPressure.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_device_that_is_full_refuses_one_and_recovers() -> None:
+    """Two pools over one device: what the one gives back, the other gets."""
+    device = Device(6)
+    arenas = [CudaArena(device.driver, 8 * PAGE) for _ in range(2)]
+    pools = [BlockPool(8, 8, extent_blocks=1, memory=LayeredMemory([arena], [PAGE])) for arena in arenas]
+    first, second = (pool.reserve(8) for pool in pools)
+    held = [first.take() for _ in range(5)]
+    kept = second.take()
+    with pytest.raises(PoolExhausted, match="no memory"):
+        second.take()
+    for pool in pools:
+        pool.check()
+    for block in held:
+        pools[0].drop(block)
+    assert pools[0].give_back(0.0) is not None
+    assert pools[0].give_back(2 * HOLD_S) is None or pools[0].give_back(3 * HOLD_S) is None
+    more = [second.take() for _ in range(5)]
+    assert second.num_left == 2
+    for block in (kept, *more):
+        pools[1].drop(block)
+    for arena in arenas:
+        arena.close()
+    device.close()
