@@ -16,6 +16,7 @@ EXECUTOR_BATCH = "executor.batch"
 
 # events
 FAILOVER = "failover"
+OVERDUE_WAIT = "overdue_wait"  # an executor waits for its device far longer than predicted
 OUTPUT_CHECK = "output_check"  # a run that found something or gave no verdict; attributes as the screen's
 DISPLACED = "displaced"
 RESUMED = "resumed"
@@ -60,6 +61,10 @@ TAKEOVER = "headrace.result.takeover"  # the span event of a gateway that goes o
 PRECISION = "headrace.precision"
 TTFT_MS = "headrace.ttft_ms"
 ENGINE_MS = "headrace.engine_ms"  # of the steps up to the first token, those of others in them included
+WAIT_FOR = "headrace.wait.for"  # what of the device is waited for
+WAIT_LATENESS = "headrace.wait.lateness"  # late, or fault: given up
+WAIT_PREDICTED_MS = "headrace.wait.predicted_ms"
+WAITED_MS = "headrace.wait.waited_ms"
 PROMPT_TOKENS = "headrace.prompt_tokens"
 RAN_INSTEAD = "headrace.queue.ran_instead"  # class=requests dispatched while this one waited, of each that had any
 LAST_BATCH_ID = "headrace.queue.last_batch"  # the one dispatched before this one's

@@ -116,6 +116,12 @@ class Draining(Unavailable):
     reason = "DRAINING"
 
 
+class DeviceFault(Unavailable):
+    """The executor's device no longer answers in time; safe to try again elsewhere."""
+
+    reason = "DEVICE_FAULT"
+
+
 class Unsupported(HeadraceError):
     """This is not done here; the message says why, or what does it."""
 

@@ -74,6 +74,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             stepped=meters.stepped,
             speculation=own.speculation,
             guides=guides,
+            overdue=meters.overdue,
         )
         meters.watch(own.num_slots, worker.status, lambda: len(worker.paused_ids))
         return worker

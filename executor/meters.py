@@ -7,6 +7,7 @@ from headrace.chassis.metric_table import device as table
 from headrace.chassis.metric_table.metric import SIZES
 from headrace.chassis.metrics import Metrics, Total
 from headrace.executor.engines.protocol import EngineSpec
+from headrace.executor.event_wait import Lateness, OverdueWait
 from headrace.executor.step_reading import StepReading
 from headrace.executor.worker import WorkerStatus
 
@@ -54,6 +55,8 @@ class DecoderMeters(StepMeters):
         self._metrics = metrics
         self._spec = spec
         self._late = metrics.counter(table.LATE_STEPS)
+        overdue = metrics.counter(table.OVERDUE_WAITS)
+        self._overdue = {lateness: overdue.labels(lateness.value) for lateness in Lateness}
         seconds, tokens = metrics.counter(table.DECODE_STEP_SECONDS), metrics.counter(table.DECODE_STEP_TOKENS)
         self._decode_steps = {edge: (seconds.labels(f"{edge:.0f}"), tokens.labels(f"{edge:.0f}")) for edge in SIZES}
 
@@ -67,6 +70,9 @@ class DecoderMeters(StepMeters):
             tokens.inc(sample.num_decodes)
         if reading.late:
             self._late.inc()
+
+    def overdue(self, wait: OverdueWait) -> None:
+        self._overdue[wait.lateness].inc()
 
     def watch(self, num_slots: int, status: Callable[[], WorkerStatus], num_paused: Callable[[], int]) -> None:
         """Reads what is held with each scrape."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.request import FinishReason, Sampling
+from headrace.executor.event_wait import OverdueWait
 from headrace.executor.guide import Guide
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import Reservation
@@ -86,6 +87,7 @@ class Sequence:
     prefixes: tuple[int, ...] | None = None
     cached_tokens: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
+    overdue: list[OverdueWait] = field(default_factory=list)
 
     def pause(self) -> None:
         """Notes that it is displaced."""

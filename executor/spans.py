@@ -6,6 +6,7 @@ from headrace.chassis import signals
 from headrace.chassis.telemetry import from_frame, link_to
 from headrace.core.errors import HeadraceError
 from headrace.core.request import FinishReason, Precision
+from headrace.executor.event_wait import OverdueWait
 from headrace.executor.sequence import Sequence
 from headrace.executor.step_result import Delta
 
@@ -79,6 +80,16 @@ def _tell(span: Span, sequence: Sequence, begin_ns: int, end_ns: int) -> None:
     for at_ns, took_s in sequence.late_steps:
         if begin_ns <= at_ns <= end_ns:
             span.add_event(signals.LATE_STEP, {signals.STEP_MS: took_s * 1000}, at_ns)
+    for wait in sequence.overdue:
+        if begin_ns <= wait.at_ns <= end_ns:
+            span.add_event(signals.OVERDUE_WAIT, _facts(wait), wait.at_ns)
+
+
+def _facts(wait: OverdueWait) -> dict[str, str | float]:
+    facts = {signals.WAIT_FOR: wait.what, signals.WAIT_LATENESS: wait.lateness, signals.WAITED_MS: wait.waited_s * 1000}
+    if wait.predicted_s is not None:
+        facts[signals.WAIT_PREDICTED_MS] = wait.predicted_s * 1000
+    return facts
 
 
 def _fail(span: Span, error: HeadraceError | None) -> None:

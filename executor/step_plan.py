@@ -11,7 +11,12 @@ from headrace.executor.staging import StagingRows
 
 
 def to_step_plan(
-    rows: Many[Row], spec: EngineSpec, dummy_blocks: Many[int], num_rows: int, staging: StagingRows
+    rows: Many[Row],
+    spec: EngineSpec,
+    dummy_blocks: Many[int],
+    num_rows: int,
+    staging: StagingRows,
+    predicted_s: float | None = None,
 ) -> StepPlan:
     """The rows, and dummies over blocks of their own where the engine wants more rows than there are, or where there
     are to be `num_rows`: the shape stays that of a step with so many, wanted logits and all. The arrays lie in
@@ -40,6 +45,7 @@ def to_step_plan(
         block_indices=np.concatenate(tables, out=staging.block_indices[:num_blocks]),
         block_indices_begins=_sums([len(table) for table in tables], staging.block_indices_begins),
         wanted_tokens=np.subtract(ends, 1, out=staging.wanted_tokens[: len(ends)]),
+        predicted_s=predicted_s,
     )
 
 

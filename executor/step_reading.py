@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.core.step_model import StepSample
-
-LATE_FACTOR, LATE_S = 4.0, 0.05
+from headrace.executor.event_wait import is_late
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,7 @@ class StepReading:
     @property
     def late(self) -> bool:
         """It took far longer than predicted: something held the device up."""
-        predicted_s, took_s = self.predicted_s, self.sample.duration_s
-        return predicted_s is not None and took_s > LATE_FACTOR * predicted_s and took_s > predicted_s + LATE_S
+        return is_late(self.predicted_s, self.sample.duration_s)
 
 
 Stepped = Callable[[StepReading], None]

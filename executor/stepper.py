@@ -12,10 +12,11 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from headrace.core.errors import EngineFault, HeadraceError, PoolExhausted
+from headrace.core.errors import DeviceFault, EngineFault, HeadraceError, PoolExhausted
 from headrace.core.request import FinishReason
 from headrace.core.step_model import StepModel, StepSample
-from headrace.executor.engines.protocol import Engine, StepOutput
+from headrace.executor.engines.protocol import Engine, StepOutput, WaitingEngine
+from headrace.executor.event_wait import Overdue, OverdueWait
 from headrace.executor.kv.block_table import BlockTable
 from headrace.executor.kv.blocks import BlockPool
 from headrace.executor.memory.pinned import AlignedMemory, HostMemory, PinnedPool
@@ -37,14 +38,15 @@ _ALIGNED = AlignedMemory()
 _MAX_CONSECUTIVE_FAULTS = 3
 _KEPT_SAMPLES = 8
 _KNOWN_STEPS = 64
+_MOST_OVERDUE = 16  # that a sequence keeps
 
 
 class Stepper:
     """Steps of up to `step_tokens` new tokens for the running among `residents`; `release` returns what it holds.
 
     `inter_token_s` are the seconds between tokens that streams are to keep, by priority number. `stepped` is told of
-    each step that went well. Up to `speculation` tokens of a sequence are guessed, where the engine is exact. Plans lie
-    in `host_memory`.
+    each step that went well, `overdue` of each wait for the device that lasts too long. Up to `speculation` tokens of a
+    sequence are guessed, where the engine is exact. Plans lie in `host_memory`.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Stepper:
         stepped: Stepped = nobody,
         speculation: int = 0,
         host_memory: HostMemory = _ALIGNED,
+        overdue: Overdue = lambda wait: None,
     ) -> None:
         self.num_steps = 0
         self.num_tokens = 0
@@ -74,6 +77,10 @@ class Stepper:
         self._stepped = stepped
         self._samples: deque[StepSample] = deque(maxlen=_KEPT_SAMPLES)
         self._faults = 0
+        self._in_step: list[Row] = []
+        self._overdue = overdue
+        if isinstance(engine, WaitingEngine):
+            engine.report_overdue(self._is_overdue)
         # dummy rows fill steps of too few rows; they write to blocks of their own
         with pool.reserve(engine.spec.min_rows) as dummies:
             self._dummy_blocks = [dummies.take() for _ in range(engine.spec.min_rows)]
@@ -100,7 +107,8 @@ class Stepper:
 
     def step(self, result: StepResult) -> bool:
         """Runs the engine once; False, at once, where everybody's guide has to be waited for. A failing engine fails
-        the step's members; raises once it has failed again and again, and where its output cannot be read."""
+        the step's members; raises once it has failed again and again, where its output cannot be read, and DeviceFault
+        at once: its members then go on elsewhere."""
         spec, residents = self._engine.spec, self._residents
         ready = [each for each in residents.running if each.guide is None or not each.guide.holds]
         if not ready:
@@ -118,15 +126,19 @@ class Stepper:
         if not rows:
             residents.remove_finished(result)
             return True
+        predicted_s = self._predict(rows, num_rows)
+        self._in_step = rows
         begun = time.perf_counter()
         try:
             staging = self._staging[self.num_steps % len(self._staging)]
-            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks, num_rows, staging))
+            output = self._engine.forward(to_step_plan(rows, spec, self._dummy_blocks, num_rows, staging, predicted_s))
+        except DeviceFault:
+            raise
         except Exception as error:
             self._fail(rows, error, result)
             return True
         step_s = time.perf_counter() - begun
-        late = self._count(rows, num_rows, step_s)
+        late = self._count(rows, num_rows, step_s, predicted_s)
         wanted = 0
         best_ids, best_logits = output.best
         greedy = [
@@ -185,7 +197,22 @@ class Stepper:
             sequence.finish = FinishReason.FAULT
             result.deltas.append(Delta(sequence.job, sequence.index, error=error, sequence=sequence))
 
-    def _count(self, rows: list[Row], num_rows: int, duration_s: float) -> bool:
+    def _is_overdue(self, wait: OverdueWait) -> None:
+        """Kept with the step's sequences, for their spans."""
+        self._overdue(wait)
+        for sequence in dict.fromkeys(row.sequence for row in self._in_step):
+            if len(sequence.overdue) < _MOST_OVERDUE:
+                sequence.overdue.append(wait)
+
+    def _predict(self, rows: list[Row], num_rows: int) -> float | None:
+        """Seconds; None while too little is known."""
+        if self._step_model.num_samples < _KNOWN_STEPS:
+            return None
+        num_single = sum(row.num_tokens == 1 for row in rows)
+        prefill_tokens = sum(row.num_tokens for row in rows) - num_single
+        return self._step_model.seconds(num_single + max(0, num_rows - len(rows)), prefill_tokens)
+
+    def _count(self, rows: list[Row], num_rows: int, duration_s: float, predicted_s: float | None) -> bool:
         """Whether the step came late."""
         self._faults = 0
         self.num_steps += 1
@@ -195,8 +222,6 @@ class Stepper:
         num_dummies = max(0, num_rows - len(rows))
         num_decodes = num_single + num_dummies  # one in a guess's place takes as long
         sample = StepSample(num_decodes, num_tokens - num_single, duration_s)
-        known = self._step_model.num_samples >= _KNOWN_STEPS
-        predicted_s = self._step_model.seconds(num_decodes, sample.prefill_tokens) if known else None
         context_tokens = sum(row.past + row.num_tokens for row in rows)
         num_guesses = sum(row.guess is not None for row in rows)
         reading = StepReading(

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.core.errors import EngineFault, HeadraceError, InvalidRequest
+from headrace.core.errors import DeviceFault, EngineFault, HeadraceError, InvalidRequest
 from headrace.core.request import FinishReason
 from headrace.core.step_model import StepSample
 from headrace.executor.engines.protocol import Engine
+from headrace.executor.event_wait import Overdue
 from headrace.executor.guide import Guides
 from headrace.executor.kv.blocks import BlockPool, PoolState
 from headrace.executor.kv.prefix_cache import PrefixCache
@@ -70,10 +71,10 @@ class Worker:
     """Runs `engine` for up to `num_slots` sequences at once, `step_tokens` new tokens a step.
 
     `deliver(result)` is called from the worker's thread after each turn that produced something; `failed(error)` once
-    if the loop must stop; `stepped` with each step, from that thread too. With a `cache`, prompts that begin alike are
-    computed once; up to `speculation` tokens of an answer are guessed ahead; with `guides` answers may be
-    constrained. Use as a context manager: leaving joins
-    the thread and returns all memory.
+    if the loop must stop; `stepped` with each step and `overdue` with each wait for the device that lasts too long,
+    from that thread too. With a `cache`, prompts that begin alike are computed once; up to `speculation` tokens of an
+    answer are guessed ahead; with `guides` answers may be constrained. Use as a context manager: leaving joins the
+    thread and returns all memory.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Worker:
         stepped: Stepped = nobody,
         speculation: int = 0,
         guides: Guides | None = None,
+        overdue: Overdue = lambda wait: None,
     ) -> None:
         self.engine = engine
         self.num_slots = num_slots
@@ -108,7 +110,15 @@ class Worker:
         self._stopping = False
         self._residents = Residents(engine.spec, self.pool, num_slots, eos_token_ids, guides)
         self._stepper = Stepper(
-            engine, self._residents, self.pool, eos_token_ids, step_tokens, inter_token_s, stepped, speculation
+            engine,
+            self._residents,
+            self.pool,
+            eos_token_ids,
+            step_tokens,
+            inter_token_s,
+            stepped,
+            speculation,
+            overdue=overdue,
         )
         if guides is not None:
             guides.on_ready = self._wake.set
@@ -217,7 +227,9 @@ class Worker:
         """The loop cannot go on: whoever is in it or waits for it is told, after what `result` has already."""
         incident = secrets.token_hex(6)
         log.error("the step loop stops, incident %s", incident, exc_info=error)
-        fault = EngineFault(f"the executor stops, incident {incident}")
+        fault: HeadraceError = EngineFault(f"the executor stops, incident {incident}")
+        if isinstance(error, DeviceFault):  # the requests are not at fault: they may go on elsewhere
+            fault = DeviceFault(f"{error.message}, incident {incident}")
         for sequence in (*self._residents.running, *self._residents.paused):
             sequence.finish = FinishReason.FAULT
             result.deltas.append(Delta(sequence.job, sequence.index, error=fault, sequence=sequence))

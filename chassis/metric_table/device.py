@@ -98,6 +98,15 @@ LATE_MASKS = counter(
     "Rows of constrained answers that were put in again, as what may follow was not known when their step was read.",
     "Grammars are costly, or the machine's cores are taken by others.",
 )
+OVERDUE_WAITS = counter(
+    "overdue_waits",
+    _EXECUTOR,
+    "lateness",
+    "waits",
+    "Waits for a device's event that should long have been over: `late`, or `fault`, after which the executor leaves.",
+    "An event was missed or the device hangs: see the executor's log and the device's. After a `fault` its requests go "
+    "elsewhere.",
+)
 KV_BYTES = gauge(
     "kv_bytes",
     _EXECUTOR,

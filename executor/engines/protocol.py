@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.request import Precision
+from headrace.executor.event_wait import Overdue
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -53,7 +54,8 @@ class StepPlan:
 
     token_ids [T] i64; past_lens [B] i32: tokens of the row already in its blocks; subsequence_begins [B+1] i32;
     block_indices [N] i32 with block_indices_begins [B+1] i32: each row's blocks, enough for past + new tokens;
-    wanted_tokens [R] i64: positions in token_ids whose logits are wanted.
+    wanted_tokens [R] i64: positions in token_ids whose logits are wanted. predicted_s: how long the step model expects
+    it to take, None while too little is known.
     """
 
     token_ids: Int64
@@ -62,6 +64,7 @@ class StepPlan:
     block_indices: Int32
     block_indices_begins: Int32
     wanted_tokens: Int64
+    predicted_s: float | None = None
 
 
 class StepOutput(Protocol):
@@ -108,3 +111,11 @@ class MappingEngine(Protocol):
 
     def map_blocks(self, first: int, count: int) -> None:
         """Puts memory under an extent's blocks. Raises PoolExhausted, having changed nothing, where there is none."""
+
+
+@runtime_checkable
+class WaitingEngine(Protocol):
+    """An engine that waits for a device's events within `forward`; it raises DeviceFault where one does not come."""
+
+    def report_overdue(self, overdue: Overdue) -> None:
+        """Each wait that is late is told to `overdue` from now on, in the thread of `forward`."""

@@ -35,6 +35,7 @@ CODES = {
     "ENGINE_NOT_READY": grpc.StatusCode.FAILED_PRECONDITION,
     "DEADLINE_MISSED": grpc.StatusCode.DEADLINE_EXCEEDED,
     "CANCELLED": grpc.StatusCode.CANCELLED,
+    "DEVICE_FAULT": grpc.StatusCode.UNAVAILABLE,
     "ENGINE_FAULT": grpc.StatusCode.INTERNAL,
     "CONFIG": grpc.StatusCode.INTERNAL,
 }
