@@ -12,6 +12,8 @@ from rich.table import Table
 from headrace.chassis.config import load_settings
 from headrace.executor.hardware.detect import detect
 from headrace.executor.hardware.device import Device, Machine
+from headrace.executor.hardware.fabric import describe, detect_fabric
+from headrace.executor.hardware.fabric_probe import probe_fabric
 from headrace.executor.hardware.probe import probe, record, recorded
 from headrace.executor.hardware.profile import profile_path, read_all
 from headrace.executor.hardware.report import Chosen, report
@@ -27,10 +29,10 @@ def hardware(
     ] = None,
 ) -> None:
     """Print the devices of this machine, the shapes chosen for them, and why."""
-    outputs = recorded(source) if source else probe()
+    outputs = recorded(source) if source else probe() | probe_fabric()
     if target is not None:
         record(outputs, target)
-    machine = detect(outputs)
+    machine, fabric = detect(outputs), detect_fabric(outputs)
     chosen = report(machine)
     path = profile_path(load_settings().models.home, machine.cpu.architecture(machine.cpu.num_threads))
     profiles = read_all(path) if source is None else {}
@@ -38,6 +40,7 @@ def hardware(
         found = {"num_threads": machine.cpu.num_threads, "num_cores": machine.cpu.num_cores, "limit": machine.cpu.limit}
         tuned = {name: asdict(each) for name, each in profiles.items()}
         whole = {"cpu": found, "devices": [each.as_json() for each in chosen], "measured": tuned}
+        whole["fabric"] = asdict(fabric) | {"rdma": fabric.rdma}
         print(json.dumps(whole | {"faults": list(machine.faults)}, indent=1))
         return
     console = Console(highlight=False, markup=False)
@@ -48,7 +51,9 @@ def hardware(
         console.print(
             f"measured for {name}: {measured.num_slots} slots, steps of {measured.step_tokens} tokens ({measured.why})"
         )
-    for fault in machine.faults:
+    for line in describe(fabric):
+        console.print(line)
+    for fault in (*machine.faults, *filter(None, [fabric.fault])):
         console.print(f"not read: {fault}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.core.errors import ConfigError
 from headrace.executor.hardware import gaudi, nvidia
 from headrace.executor.hardware.detect import CPU_FILES, MAKERS
+from headrace.executor.hardware.fabric import FABRIC_FILES
 
 TOOL_TIMEOUT_S = 20.0  # nvidia-smi takes seconds while a driver wakes up
 TOOLS: dict[str, tuple[str, ...]] = {
@@ -54,7 +55,7 @@ def cpu_outputs() -> dict[str, str]:
 
 def recorded(folder: Path) -> dict[str, str]:
     """Outputs as `record` wrote them. Raises ConfigError where the folder has none."""
-    names = {*CPU_FILES, *(name for tools in MAKERS for name, _ in tools)}
+    names = {*CPU_FILES, *FABRIC_FILES, *(name for tools in MAKERS for name, _ in tools)}
     try:
         outputs = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name in names}
     except (OSError, UnicodeDecodeError) as error:
