@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from headrace.core.errors import DeviceFault
+from headrace.executor.memory.driver import DriverFault
 
 LATE_FACTOR, LATE_S = 4.0, 0.05
 """A step or a wait is late when it takes over so many times as long as predicted, and so much longer."""
@@ -24,7 +25,8 @@ _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 0.00005, 0.002
 class Firing(Protocol):
     """Something that happens on a device."""
 
-    def fired(self) -> bool: ...
+    def fired(self) -> bool:
+        """Raises DriverFault where the device has failed."""
 
 
 class Lateness(StrEnum):
@@ -74,9 +76,10 @@ class EventWait:
         self._sleep = sleep
 
     def wait(self, event: Firing, what: str, predicted_s: float | None) -> float:
-        """Until it has fired; returns the seconds that took. Raises DeviceFault past the bound."""
+        """Until it has fired; returns the seconds that took. Raises DeviceFault past the bound, and where the device
+        has failed at what it was given."""
         begun, sleep_s, late = self._now(), _SHORTEST_SLEEP_S, False
-        while not event.fired():
+        while not _fired(event, what):
             waited_s = self._now() - begun
             if not late and is_late(predicted_s, waited_s):
                 late = True
@@ -88,3 +91,10 @@ class EventWait:
             self._sleep(sleep_s)
             sleep_s = min(_LONGEST_SLEEP_S, sleep_s * 1.5)
         return self._now() - begun
+
+
+def _fired(event: Firing, what: str) -> bool:
+    try:
+        return event.fired()
+    except DriverFault as fault:  # it stays so: no later step would end better
+        raise DeviceFault(f"the device has failed at {what}: {fault}") from fault

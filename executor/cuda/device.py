@@ -1,6 +1,5 @@
 """One CUDA device: its primary context, current in each thread that uses it, and its calls with their results read."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,20 +23,18 @@ class CudaDevice:
             self.context = int(_read(bindings.cuDevicePrimaryCtxRetain, bindings.cuDevicePrimaryCtxRetain(self.device)))
         except (DriverFault, RuntimeError) as error:  # the bindings' own where the driver's library is not there
             raise EngineNotReady(f"no CUDA device {ordinal}: {' '.join(str(error).split())}") from error
-        self._current = threading.local()
         self._open = True
 
     def call(self, function: Callable[..., Answer], *arguments: Any) -> Any:
         """What the driver's function answers, beside its result: nothing, a value, or a tuple of several.
 
-        Makes the context current in this thread first. Raises OutOfDeviceMemory, and DriverFault for any other result
-        that is not success.
+        Makes the context current in this thread first, where another device's or none is. Raises OutOfDeviceMemory, and
+        DriverFault for any other result that is not success.
         """
         if not self._open:
             raise ValueError(f"CUDA device {self.ordinal} is closed")
-        if not getattr(self._current, "set", False):
+        if int(_read(self.bindings.cuCtxGetCurrent, self.bindings.cuCtxGetCurrent())) != self.context:
             _read(self.bindings.cuCtxSetCurrent, self.bindings.cuCtxSetCurrent(self.context))
-            self._current.set = True
         return _read(function, function(*arguments))
 
     def ready(self, function: Callable[..., Answer], *arguments: Any) -> bool:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import DeviceFault
 from headrace.executor.cuda.device import CudaDevice
 from headrace.executor.cuda.fake.driver import FakeCuda
+from headrace.executor.cuda.memory import CudaMemory
 from headrace.executor.cuda.streams import Event, Stream
 from headrace.executor.event_wait import (
     FAULT_S,
@@ -17,6 +18,7 @@ from headrace.executor.event_wait import (
     is_fault,
     is_late,
 )
+from headrace.executor.memory.cuda_arena import CudaArena
 
 
 class Clock:
@@ -69,6 +71,23 @@ def test_a_fault_is_late_and_nothing_in_its_time_is(predicted_s: float, took_s: 
     assert is_late(predicted_s, took_s) or not is_fault(predicted_s, took_s)
     assert not is_late(predicted_s, min(took_s, predicted_s))
     assert not is_fault(predicted_s, min(took_s, FAULT_S))
+
+
+def test_work_on_memory_that_is_gone_is_a_fault() -> None:
+    fake = FakeCuda()
+    waits = EventWait(lambda wait: None, now=fake.now, sleep=fake.advance)
+    with CudaDevice(fake) as device:
+        memory = CudaMemory(device)
+        arena, stream, event = CudaArena(memory, 1), Stream(device), Event(device)
+        arena.map_range(0, 1)
+        stream.fill(arena.address, 1, arena.page_bytes)
+        stream.record(event)
+        arena.release_range(0, arena.page_bytes)
+        with pytest.raises(DeviceFault, match=r"failed at a step: cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS"):
+            waits.wait(event, "a step", 0.01)
+        fake.broken = None  # so that what is left can be closed
+        for each in (arena, event, stream):
+            each.close()
 
 
 def test_a_stream_that_stalls_is_found_on_the_fake_device() -> None:

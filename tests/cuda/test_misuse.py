@@ -103,6 +103,19 @@ def test_each_thread_gets_the_context() -> None:
         assert errors == []
 
 
+def test_two_devices_in_one_thread_keep_their_contexts() -> None:
+    fake = FakeCuda(Limits(num_devices=2))
+    with CudaDevice(fake) as one, CudaDevice(fake, 1) as other, Stream(one) as first, Stream(other) as second:
+        assert [fake.work.stream(each.number).context for each in (first, second)] == [one.context, other.context]
+        with CudaArena(CudaMemory(one), GRANULE) as arena:
+            arena.map_range(0, GRANULE)
+            for _ in range(2):
+                first.fill(arena.address, 1, GRANULE)
+                assert other.memory_bytes()[0] == fake.limits.memory_bytes
+                assert one.memory_bytes()[0] == fake.limits.memory_bytes - GRANULE
+            first.synchronise()
+
+
 def test_peers_reach_the_memory_or_are_refused() -> None:
     fake = FakeCuda(Limits(num_devices=2))
     with CudaDevice(fake) as device, CudaDevice(fake, 1) as other:

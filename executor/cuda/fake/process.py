@@ -24,7 +24,8 @@ def answers(call: Callable[..., Any]) -> Any:
         self.calls.append(name)
         try:
             require(self.initialised or name == "cuInit", Result.CUDA_ERROR_NOT_INITIALIZED)
-            require(self.broken is None, Result.CUDA_ERROR_ILLEGAL_ADDRESS)
+            whole = self.broken is None or name.startswith(("cuCtx", "cuDevice"))
+            require(whole, Result.CUDA_ERROR_ILLEGAL_ADDRESS)
             if self.limits.call_s:
                 self.work.run_to(self.work.now_s + self.limits.call_s)
             if self.fails_after is not None and name in _MAY_RUN_OUT:
