@@ -76,6 +76,32 @@ def test_without_a_driver_or_device_it_is_one_line() -> None:
     assert re.fullmatch(r"no CUDA device 0: [^\n]+\n", done.stdout)
 
 
+def test_addresses_handles_and_streams_may_be_plain_numbers() -> None:
+    """In a process that sees no device, with a driver that is not initialised or not there: no argument is refused."""
+    code = (
+        "import inspect, re\n"
+        "from headrace.executor.cuda.bindings import Bindings, load_bindings\n"
+        "cuda = load_bindings()\n"
+        "special = {'cuMemGetAllocationGranularity': (cuda.CUmemAllocationProp(), "
+        "cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM),\n"
+        "    'cuMemCreate': (1 << 21, cuda.CUmemAllocationProp(), 0),\n"
+        "    'cuMemSetAccess': (1 << 21, 1 << 21, [cuda.CUmemAccessDesc()], 1)}\n"
+        "for name in vars(Bindings):\n"
+        "    if not re.match('cu[A-Z]', name) or name == 'cuInit':\n"
+        "        continue\n"
+        "    count = len(inspect.signature(getattr(Bindings, name)).parameters) - 1\n"
+        "    try:\n"
+        "        answer = getattr(cuda, name)(*special.get(name, (0,) * count))\n"
+        "    except RuntimeError:\n"
+        "        pass\n"
+        "    else:\n"
+        "        assert answer[0].name != 'CUDA_SUCCESS', name\n"
+    )
+    environment = {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_the_package_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(EngineNotReady, match=r"wants the package cuda-bindings, headrace\[executor-cuda\]"):

@@ -18,6 +18,7 @@ from headrace.executor.cuda.device import CudaDevice
 from headrace.executor.cuda.fake.driver import FakeCuda
 from headrace.executor.cuda.fake.memory import Memory
 from headrace.executor.cuda.fake.values import Limits
+from headrace.executor.cuda.memory import CudaMemory
 from headrace.executor.cuda.streams import Stream
 from headrace.executor.memory.cuda_arena import CudaArena
 
@@ -48,6 +49,13 @@ def test_an_arena_that_gives_nothing_back_fails(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(CudaArena, "release_range", lambda self, offset, length: length)
     with CudaDevice(fake()) as device, pytest.raises(Failed, match="account is wrong"):
         arena.fragmentation(device, SMALL)
+
+
+def test_memory_that_does_not_come_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaMemory, "release", lambda self, handle: None)
+    for check in (arena.mapping, arena.fragmentation):
+        with CudaDevice(fake()) as device, pytest.raises(Failed, match="did not come back"):
+            check(device, SMALL)
 
 
 def test_memory_that_loses_its_bytes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
