@@ -86,7 +86,11 @@ def _tell(span: Span, sequence: Sequence, begin_ns: int, end_ns: int) -> None:
 
 
 def _facts(wait: OverdueWait) -> dict[str, str | float]:
-    facts = {signals.WAIT_FOR: wait.what, signals.WAIT_LATENESS: wait.lateness, signals.WAITED_MS: wait.waited_s * 1000}
+    facts: dict[str, str | float] = {
+        signals.WAIT_FOR: wait.what,
+        signals.WAIT_LATENESS: wait.lateness.value,
+        signals.WAITED_MS: wait.waited_s * 1000,
+    }
     if wait.predicted_s is not None:
         facts[signals.WAIT_PREDICTED_MS] = wait.predicted_s * 1000
     return facts
