@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test models prometheus check locks sbom checkov protos bench clean
+.PHONY: help run test models prometheus check locks sbom elastic checkov protos bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -40,6 +40,9 @@ sbom: .venv/stamp-dev ## write build/sbom/TARGET.json, the bill of materials of 
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/sbom/wheel .
 	deploy/docker/install.sh $(or $(TARGET),gateway) build/sbom/environment build/sbom/wheel/*.whl
 	deploy/docker/sbom.sh build/sbom/environment build/sbom/$(or $(TARGET),gateway).json
+
+elastic: .venv/stamp-dev prometheus ## the test in which executors follow a load that doubles and halves; takes a minute
+	HEADRACE_ELASTIC=1 $(BIN)/pytest tests/deploy/test_elastic.py
 
 checkov: .venv/stamp-dev ## render the chart's value sets and run checkov over them and the Dockerfile, in an environment of its own
 	rm -rf build/chart && $(BIN)/python tools/render_chart.py build/chart
