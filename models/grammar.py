@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_GRAMMAR_SYMBOLS = 100_000
 MAX_STEP_ITEMS = 10_000
 """Of an ambiguous grammar's parse, at one token: half a millisecond's worth."""
+MAX_LEXER_STATES = 25_000
+"""One or two kilobytes each, of every matcher that is kept."""
 _SHOWN = 300
 """Characters of the library's word that an error repeats."""
 
@@ -84,7 +86,12 @@ def wrong(constraint: Constraint, why: str) -> InvalidRequest:
 @cache
 def limits() -> LLParserLimits:
     """What a grammar and its masks may take."""
-    return LLParserLimits(max_grammar_size=MAX_GRAMMAR_SYMBOLS, step_max_items=MAX_STEP_ITEMS, verbose_errors=False)
+    return LLParserLimits(
+        max_grammar_size=MAX_GRAMMAR_SYMBOLS,
+        step_max_items=MAX_STEP_ITEMS,
+        max_lexer_states=MAX_LEXER_STATES,
+        verbose_errors=False,
+    )
 
 
 def _literal(text: str) -> str:
