@@ -46,7 +46,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "properties": {
             "city": _NAME,
             "date": {"type": "string", "format": "date"},
-            "celsius": {"type": "number", "minimum": -60, "maximum": 60},
+            "celsius": {"type": "integer", "minimum": -60, "maximum": 60},
             "sky": {"enum": ["clear", "cloudy", "rain", "snow"]},
         },
         "required": ["city", "date", "sky"],
@@ -63,7 +63,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
         "$defs": {"tag": _WORD},
     },
-    "pair": {"type": "array", "prefixItems": [_WORD, {"type": "integer"}], "items": False, "minItems": 2},
+    "pair": {
+        "type": "array",
+        "prefixItems": [_WORD, {"type": "integer", "minimum": 0, "maximum": 9999}],
+        "items": False,
+        "minItems": 2,
+    },
 }
 _QUESTIONS = {
     "person": "Describe a person who lives in {place} as JSON.",
