@@ -24,6 +24,9 @@ def channel_options(transport: TransportSettings) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_send_message_length", transport.max_message_bytes),
         ("grpc.max_receive_message_length", transport.max_message_bytes),
+        ("grpc.max_metadata_size", transport.max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", transport.max_metadata_bytes),  # in between gRPC refuses at random
+        ("grpc.max_concurrent_streams", transport.max_streams),
         ("grpc.keepalive_time_ms", transport.keepalive_ms),
         ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),

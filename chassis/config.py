@@ -102,6 +102,12 @@ class TransportSettings(_Section):
     """Both sides of every channel read the same bounds."""
 
     max_message_bytes: int = Field(4 * 2**20, ge=2**10, le=2**30)
+    max_metadata_bytes: int = Field(
+        16 * 2**10, ge=4 * 2**10, le=2**20, description="of a call, both ways; over HTTP of its headers"
+    )
+    max_streams: int = Field(
+        10_000, ge=1, le=2**30, description="calls at once on one connection; more wait, or are UNAVAILABLE"
+    )
     keepalive_ms: int = Field(20_000, ge=1_000)
     drain_s: float = Field(30.0, gt=0, description="longest wait for running work when leaving")
     tls: TlsSettings | None = Field(None, description="none: plain text, for loopback only")
@@ -131,6 +137,7 @@ class TelemetrySettings(_Section):
     metrics_endpoint: str = Field("", description="where metrics go by OTLP/gRPC too, as http://HOST:4317")
     metrics_interval_s: float = Field(15.0, gt=0, le=3_600, description="how often")
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    record_prompts: bool = Field(False, description="the beginning of each prompt, in its call's span")
 
 
 class GatewaySettings(_Section):

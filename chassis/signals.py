@@ -25,6 +25,7 @@ LATE_STEP = "late_step"  # a step ended far later than predicted
 # attributes of the OpenTelemetry GenAI conventions
 GENAI_OPERATION = "gen_ai.operation.name"
 GENAI_MODEL = "gen_ai.request.model"
+GENAI_INPUT = "gen_ai.input.messages"  # only where telemetry.record_prompts asks for it
 GENAI_MAX_TOKENS = "gen_ai.request.max_tokens"
 GENAI_TEMPERATURE = "gen_ai.request.temperature"
 GENAI_INPUT_TOKENS = "gen_ai.usage.input_tokens"

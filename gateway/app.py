@@ -119,6 +119,7 @@ async def start(
             settings.gateway.longest_unread_s,
             AnswerCache(kept, settings.cache, tasks) if settings.cache.enabled else None,
             constraints,
+            settings.telemetry.record_prompts,
         )
         meters.watch(
             settings.gateway,

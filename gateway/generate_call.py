@@ -67,6 +67,7 @@ class GenerateCalls:
         sla: SlaSettings,
         cache: AnswerCache | None,
         constraints: ConstraintChecks,
+        record_prompts: bool = False,
     ) -> None:
         self._tracer = tracer
         self._meters = meters
@@ -79,6 +80,7 @@ class GenerateCalls:
         self._sla = sla
         self._cache = cache
         self._constraints = constraints
+        self._record_prompts = record_prompts
 
     async def begin(
         self, request: pb.GenerateRequest, context: CallContext, caller: Caller | None, held: ExitStack
@@ -87,7 +89,9 @@ class GenerateCalls:
         metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
         arrived = asyncio.get_running_loop().time()
         deadline = deadline_of(context)
-        span = held.enter_context(request_span(self._tracer, self._meters, metadata))
+        span = held.enter_context(
+            request_span(self._tracer, self._meters, metadata, record_prompt=self._record_prompts)
+        )
         if caller is None:
             span.called()
         request_id = request_id_of(request)

@@ -1,5 +1,6 @@
 """The span gateway.generate: what one call was, how it went, and why it failed."""
 
+import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,12 +18,22 @@ from headrace.gateway.meters import GatewayMeters
 from headrace.gateway.relay import Relay
 from headrace.gateway.sla import Sla
 
+MAX_RECORDED_CHARS = 4_096
+MAX_RECORDED_TURNS = 64
+
 
 class RequestSpan(CallSpan):
     """Records what becomes known, when it does."""
 
-    def __init__(self, tracer: Tracer, meters: GatewayMeters, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        meters: GatewayMeters,
+        metadata: Iterable[tuple[str, str | bytes]],
+        record_prompt: bool,
+    ) -> None:
         super().__init__(tracer, meters, signals.GATEWAY_GENERATE, metadata)
+        self._record_prompt = record_prompt
         self._began = time.perf_counter()
         self._finished = False
         self._first = True
@@ -43,6 +54,9 @@ class RequestSpan(CallSpan):
                 signals.TENANT: tenant,
             }
         )
+
+        if self._record_prompt and (prompt := _recorded(wish.prompt)):
+            self._span.set_attribute(signals.GENAI_INPUT, prompt)
 
     def screened(self, policy: ScreenPolicy, verdict: Verdict | None, took_s: float) -> None:
         """What the screen said, and how long it took; None for no verdict."""
@@ -159,16 +173,34 @@ class RequestSpan(CallSpan):
 
 @contextmanager
 def request_span(
-    tracer: Tracer, meters: GatewayMeters, metadata: Iterable[tuple[str, str | bytes]]
+    tracer: Tracer,
+    meters: GatewayMeters,
+    metadata: Iterable[tuple[str, str | bytes]],
+    *,
+    record_prompt: bool = False,
 ) -> Iterator[RequestSpan]:
     """A span from call to end, however it ends; a block that ends without `finished` counts as broken off."""
-    span = RequestSpan(tracer, meters, metadata)
+    span = RequestSpan(tracer, meters, metadata, record_prompt)
     try:
         yield span
     except BaseException as error:
         span.end(error)
         raise
     span.end(None)
+
+
+def _recorded(prompt: Prompt) -> str:
+    """As the GenAI conventions have it, JSON of messages; '' for token ids. Long texts are cut."""
+    if isinstance(prompt, str):
+        turns = [("user", prompt)]
+    elif isinstance(prompt, tuple):
+        turns = [(turn.role, turn.content) for turn in prompt]
+    else:
+        return ""
+    parts = [
+        {"role": role, "parts": [{"type": "text", "content": content[:MAX_RECORDED_CHARS]}]} for role, content in turns
+    ]
+    return json.dumps(parts[:MAX_RECORDED_TURNS], ensure_ascii=False)
 
 
 def _operation(prompt: Prompt) -> str:

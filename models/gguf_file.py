@@ -9,6 +9,7 @@ from typing import Any
 from gguf import GGUFReader
 
 from headrace.core.errors import InvalidRequest
+from headrace.models.gguf_header import check_header
 
 # Control tokens that end a turn or a text in the chat formats at hand. A file names only some of its own, so the others
 # are known by their text, as llama.cpp does (llama_vocab::impl::load).
@@ -23,8 +24,9 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         try:
+            check_header(path)
             self.reader = GGUFReader(path)
-        except (ValueError, OSError, IndexError, KeyError) as error:
+        except (ValueError, OSError, IndexError, KeyError, TypeError, OverflowError) as error:
             raise InvalidRequest(f"{path} is no readable GGUF file: {error}", field="source") from error
 
     def value(self, key: str, default: Any = None) -> Any:

@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from headrace.core.errors import EngineNotReady
 from headrace.models.repository import ModelEntry
@@ -82,8 +82,18 @@ def read_manifest(entry: ModelEntry) -> Manifest:
 
 
 def read_files(folder: Path) -> dict[str, str]:
-    """The checksums that model.toml records, by file name."""
-    return dict(tomllib.loads((folder / FILE_NAME).read_text(encoding="utf-8")).get("files", {}))
+    """The checksums that model.toml records, by file name. Raises EngineNotReady for a name outside the folder."""
+    files = dict(tomllib.loads((folder / FILE_NAME).read_text(encoding="utf-8")).get("files", {}))
+    for name in files:
+        if not is_confined(name):
+            raise EngineNotReady(f"{folder / FILE_NAME} names a file outside its folder: {name!r}", field="model")
+    return files
+
+
+def is_confined(name: str) -> bool:
+    """Whether a relative path with forward slashes stays below where it begins."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and not {"\\", "\0"} & set(name)
 
 
 def verify(entry: ModelEntry, *, served_only: bool = False) -> None:

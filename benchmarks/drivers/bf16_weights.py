@@ -12,7 +12,7 @@ def main(source: Path, target: Path) -> None:
     """Writes `target` whole or not at all."""
     torch, transformers = import_module("torch"), import_module("transformers")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.bfloat16
+        source.parent, gguf_file=source.name, dtype=torch.bfloat16, trust_remote_code=False
     )
     for key in ("quantization_config", "_pre_quantization_dtype"):
         if hasattr(loaded.config, key):

@@ -31,6 +31,7 @@ async def open_door(
         leaving,
         settings.gateway.longest_unread_s,
         settings.transport.drain_s,
+        settings.transport.max_metadata_bytes,
         settings.transport.tls,
         settings.gateway.client_certificates,
     ) as handle:

@@ -51,6 +51,15 @@ class Exchange:
         self._request_id = asked.request_id
         return asked
 
+    def check_headers(self, max_bytes: int) -> None:
+        """Raises InvalidRequest where they are longer together."""
+        num_bytes = sum(len(name) + len(value) for name, value in self.headers.items())
+        if num_bytes > max_bytes:
+            limit = f"{max_bytes} bytes"
+            raise InvalidRequest(
+                f"headers have {num_bytes} bytes, must have {limit} at most", field="headers", limit=limit
+            )
+
     async def read(self, max_bytes: int) -> None:
         """Takes the body, all of it: a peer that is still sending would not hear the answer. Raises InvalidRequest
         where it is longer, DeadlineMissed where it takes too long."""
@@ -132,16 +141,20 @@ class Endpoint:
     """An ASGI application of one handler: what it raises becomes the answer, and a peer that leaves ends it, as the
     gateway's own end does."""
 
-    def __init__(self, handler: Handler, leaving: Leaving, max_bytes: int, longest_wait_s: float) -> None:
+    def __init__(
+        self, handler: Handler, leaving: Leaving, max_bytes: int, max_header_bytes: int, longest_wait_s: float
+    ) -> None:
         self._handler = handler
         self._leaving = leaving
         self._max_bytes = max_bytes
+        self._max_header_bytes = max_header_bytes
         self._longest_wait_s = longest_wait_s
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         exchange = Exchange(scope, receive, send, self._longest_wait_s)
         try:
             await exchange.read(self._max_bytes)
+            exchange.check_headers(self._max_header_bytes)
             self._leaving.check()
             async with asyncio.TaskGroup() as tasks:
                 watching = [tasks.create_task(wait) for wait in (exchange.until_left(), self._leaving.over())]

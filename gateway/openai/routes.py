@@ -83,6 +83,7 @@ class Routes:
             Endpoint,
             leaving=self._leaving,
             max_bytes=self._settings.transport.max_message_bytes,
+            max_header_bytes=self._settings.transport.max_metadata_bytes,
             longest_wait_s=self._settings.gateway.longest_unread_s,
         )
         return Starlette(

@@ -50,6 +50,7 @@ async def serving(
     leaving: Leaving,
     unread_s: float,
     drain_s: float,
+    max_header_bytes: int,
     tls: TlsSettings | None = None,
     ask_callers: bool = True,
 ) -> AsyncIterator[HttpHandle]:
@@ -64,6 +65,7 @@ async def serving(
                 ws="none",
                 http=proving(certificates.domain) if certificates and ask_callers else H11Protocol,
                 ssl_context_factory=partial(_context, certificates, ask_callers) if certificates else None,
+                h11_max_incomplete_event_size=max_header_bytes,
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
