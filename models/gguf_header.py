@@ -148,7 +148,7 @@ def _tensor(cursor: _Cursor, alignment: int) -> int:
     offset = cursor.uint64("a tensor")
     if kind not in _SIZES:
         raise _Unsound(f"tensor {name!r} is of type {kind}")
-    block, block_bytes = _SIZES[kind]
+    block, block_bytes = map(int, _SIZES[kind])
     if dimensions and dimensions[0] % block:
         raise _Unsound(f"tensor {name!r} has rows of {dimensions[0]} weights in blocks of {block}")
     if offset % alignment:
