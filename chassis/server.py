@@ -47,6 +47,12 @@ def is_loopback(listen: str) -> bool:
         return host == "localhost"
 
 
+def warn_if_open(listen: str) -> None:
+    """For a port without TLS."""
+    if not is_loopback(listen):
+        log.warning("%s is open to other machines without TLS: set transport.tls", listen)
+
+
 @asynccontextmanager
 async def serve(
     listen: str,
@@ -63,8 +69,8 @@ async def serve(
     where the address cannot be bound, or the certificates are not to be had.
     """
     certificates = Certificates(transport.tls, server=True) if transport.tls else None
-    if certificates is None and not is_loopback(listen):
-        log.warning("%s is open to other machines without TLS: set transport.tls", listen)
+    if certificates is None:
+        warn_if_open(listen)
     interceptor = StatusInterceptor(Access(certificates.domain, ask_callers) if certificates else None)
     server = grpc.aio.server(options=channel_options(transport), interceptors=[interceptor])
     health = Health(services)

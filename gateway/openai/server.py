@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from headrace.chassis.certificates import Certificates
 from headrace.chassis.config import TlsSettings
 from headrace.chassis.credentials import server_context
+from headrace.chassis.server import warn_if_open
 from headrace.core.errors import ConfigError
 from headrace.gateway.openai.admitting import proving
 from headrace.gateway.openai.leaving import Leaving
@@ -57,6 +58,8 @@ async def serving(
     """Serves until the block ends, then waits up to `drain_s` from `leave` on. Raises ConfigError where the address
     cannot be bound, or the certificates are not to be had."""
     certificates = Certificates(tls, server=True) if tls else None
+    if certificates is None:
+        warn_if_open(listen)
     with _bound(listen, unread_s) as listener:
         server = _Server(
             uvicorn.Config(

@@ -91,7 +91,7 @@ async def test_a_request_that_comes_while_it_leaves_is_refused():
         await exchange.reply({})
 
     leaving = Leaving()
-    application = Starlette(routes=[Route("/", Endpoint(answer, leaving, 2**20, 30), methods=["POST"])])
+    application = Starlette(routes=[Route("/", Endpoint(answer, leaving, 2**20, 2**14, 30), methods=["POST"])])
     async with (
         serving(application, "127.0.0.1:0", leaving, 30, 1) as door,
         httpx2.AsyncClient(base_url=f"http://{door.address}", timeout=60) as web,
