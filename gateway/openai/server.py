@@ -51,7 +51,7 @@ async def serving(
     leaving: Leaving,
     unread_s: float,
     drain_s: float,
-    max_header_bytes: int,
+    max_header_bytes: int = 2**14,
     tls: TlsSettings | None = None,
     ask_callers: bool = True,
 ) -> AsyncIterator[HttpHandle]:
