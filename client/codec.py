@@ -239,6 +239,8 @@ def _put_option(sampling: types_pb2.Sampling, name: str, value: object) -> None:
     try:
         if isinstance(value, Sequence):
             getattr(sampling, name).extend(value)
+        elif isinstance(value, Mapping):
+            getattr(sampling, name).update(value)
         else:
             setattr(sampling, name, value)
     except (ValueError, TypeError, AttributeError) as error:

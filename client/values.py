@@ -50,6 +50,7 @@ class SamplingOptions(TypedDict, total=False):
     regex: str
     choice: Sequence[str]
     grammar: str
+    logit_bias: Mapping[int, float]
 
 
 class CallOptions(SamplingOptions, total=False):

@@ -13,6 +13,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 300
+MAX_LOGIT_BIAS = 100.0
 DEFAULT_MAX_TOKENS = 256
 
 
@@ -78,6 +80,7 @@ class Sampling:
     n: int = 1
     ignore_eos: bool = False
     constraint: Constraint | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     @property
     def greedy(self) -> bool:
@@ -85,7 +88,9 @@ class Sampling:
 
     @property
     def penalised(self) -> bool:
-        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        """Whether tokens have other logits than the model's."""
+        penalties = (self.repetition_penalty != 1.0, self.presence_penalty != 0.0, self.frequency_penalty != 0.0)
+        return any(penalties) or bool(self.logit_bias)
 
     def validate(self, vocab_size: int) -> None:
         """Raises InvalidRequest, naming the field and its limit, on the first setting that cannot be obeyed."""
@@ -126,6 +131,26 @@ class Sampling:
                 field="sampling.stop_token_ids",
                 limit=f"0..{vocab_size - 1}",
             )
+        if len(self.logit_bias) > MAX_LOGIT_BIASES:
+            raise InvalidRequest(
+                f"sampling.logit_bias has {len(self.logit_bias)} tokens, must have {MAX_LOGIT_BIASES} at most",
+                field="sampling.logit_bias",
+                limit=f"{MAX_LOGIT_BIASES} tokens",
+            )
+        for token, added in self.logit_bias:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(
+                    f"sampling.logit_bias has token {token}, outside the vocabulary of {vocab_size}",
+                    field="sampling.logit_bias",
+                    limit=f"0..{vocab_size - 1}",
+                )
+            if not -MAX_LOGIT_BIAS <= added <= MAX_LOGIT_BIAS:  # also refuses NaN
+                raise InvalidRequest(
+                    f"sampling.logit_bias adds {added:g} to token {token}, must be -{MAX_LOGIT_BIAS:g} to"
+                    f" {MAX_LOGIT_BIAS:g}",
+                    field="sampling.logit_bias",
+                    limit=f"-{MAX_LOGIT_BIAS:g}..{MAX_LOGIT_BIAS:g}",
+                )
         if self.greedy and (self.top_k > 1 or self.top_p < 1 or self.min_p > 0):
             raise InvalidRequest(
                 "sampling.temperature is 0 (greedy): top_k, top_p, min_p cannot apply, leave them out or set it",

@@ -66,6 +66,7 @@ def to_sampling(proto: SamplingProto) -> Sampling:
         stop_token_ids=tuple(proto.stop_token_ids),
         ignore_eos=proto.ignore_eos,
         constraint=from_sampling(proto),
+        logit_bias=tuple(sorted(proto.logit_bias.items())),
         **values,
     )
 

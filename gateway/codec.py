@@ -252,6 +252,7 @@ def _sampling(proto: types_pb2.Sampling, model: ModelInfo) -> Sampling:
     defaults = {"max_tokens": model.context_tokens, "seed": secrets.randbits(SEED_BITS)}
     given = {field.name: value for field, value in proto.ListFields() if field.name not in CONSTRAINT_FIELDS}
     repeated = {name: tuple(given.get(name, ())) for name in ("stop", "stop_token_ids")}
+    repeated["logit_bias"] = tuple(sorted(proto.logit_bias.items()))
     sampling = Sampling(**(defaults | given | repeated), constraint=from_sampling(proto))
     sampling.validate(model.vocab_size)
     return sampling

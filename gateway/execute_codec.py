@@ -71,6 +71,7 @@ def _sampling(sampling: Sampling) -> types_pb2.Sampling:
         logprobs=sampling.logprobs,
         n=sampling.n,
         ignore_eos=sampling.ignore_eos,
+        logit_bias=dict(sampling.logit_bias),
     )
     put_constraint(proto, sampling.constraint)
     return proto

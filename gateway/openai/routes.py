@@ -123,7 +123,16 @@ class Routes:
     async def complete(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)
         body = CompletionBody.read(exchange.body)
-        await self._generate(decode_completion(body, asked), body, CompletionForm, call, exchange)
+        requests = decode_completion(body, asked)
+
+        def form(tokens: TokenTexts) -> CompletionForm:
+            return CompletionForm(tokens, body.num_answers, body.echoed, partial(self._text_of, body.model))
+
+        await self._generate(requests, body, form, call, exchange)
+
+    def _text_of(self, model: str, token_ids: Sequence[int]) -> str:
+        stream = self._texts.text_stream(model)
+        return stream.push(token_ids) + stream.flush()
 
     async def embed(self, exchange: Exchange) -> None:
         asked, call = self._opened(exchange)

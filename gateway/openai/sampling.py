@@ -1,13 +1,13 @@
 """What both kinds of generation may ask for: length, sampling, stops, a stream."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from headrace.api.types.v1 import types_pb2
 from headrace.core.errors import InvalidRequest
 from headrace.core.request import MAX_SEED
-from headrace.gateway.openai.body import Body, Neutral, Texts, UInt32
+from headrace.gateway.openai.body import UINT32, Body, Neutral, Texts, UInt32, wrong
 from headrace.gateway.openai.response_format import Constrained
 
 DEFAULT_TEMPERATURE = 1.0
@@ -15,6 +15,16 @@ DEFAULT_TEMPERATURE = 1.0
 
 _PLAIN = ("min_tokens", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "n")
 _NARROWING = ("top_p", "top_k", "min_p")
+
+
+def _biases(given: Any) -> Any:
+    """JSON has no numbers for keys."""
+    if not isinstance(given, dict) or not all(key.isascii() and key.isdigit() for key in given):
+        wrong("must be an object of token ids and what is added to their logits")
+    biases = {int(key): added for key, added in given.items()}
+    if any(token > UINT32 for token in biases):
+        wrong(f"must have token ids of 0..{UINT32}")
+    return biases
 
 
 class StreamOptions(Body):
@@ -29,7 +39,6 @@ class GenerationBody(Constrained):
     """Fields of OpenAI's, and those of vLLM's that the gateway knows. `user` and the two after it change nothing."""
 
     neutral: ClassVar[Neutral] = {
-        "logit_bias": ({},),
         "service_tier": ("auto", "default"),
         "store": (False,),
         "metadata": ({},),
@@ -58,6 +67,7 @@ class GenerationBody(Constrained):
     repetition_penalty: float | None = None
     stop_token_ids: list[UInt32] = Field([])
     ignore_eos: bool = False
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] = Field({})
 
     @property
     def num_answers(self) -> int:
@@ -82,6 +92,7 @@ class GenerationBody(Constrained):
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
+            logit_bias=self.logit_bias,
         )
         given: dict[str, int | float | None] = {name: getattr(self, name) for name in _PLAIN}
         given |= {"max_tokens": max_tokens, "logprobs": logprobs, "top_p": self.top_p}

@@ -52,6 +52,7 @@ sampled = st.builds(
     presence_penalty=st.sampled_from([0.0, 0.0, -2.0, 0.7]),
     frequency_penalty=st.sampled_from([0.0, 0.0, -1.0, 1.5]),
     min_tokens=st.sampled_from([0, 0, 100]),
+    logit_bias=st.sampled_from([(), (), ((0, -100.0),), ((1, 5.0), (2, -3.0), (VOCAB - 1, 30.0), (EOS, 1.0))]),
     seed=st.integers(0, 2**64 - 1),
 )
 
@@ -232,3 +233,15 @@ def test_a_logit_that_is_no_number_is_the_engines_fault(bad: float) -> None:
 def test_a_row_of_another_width_is_the_engines_fault() -> None:
     with pytest.raises(EngineFault):
         make(Sampling(), vocab=VOCAB + 1).choose(Rows(row_of(0, 1.0)), 0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_bias_is_added_after_the_penalties_and_is_no_logprob(temperature: float) -> None:
+    row = np.zeros(VOCAB, np.float32)
+    row[[3, 4, 5]] = 8.0, 7.0, 6.0
+    sampling = Sampling(temperature=temperature, repetition_penalty=2.0, logit_bias=((3, 40.0), (9, 50.0)), logprobs=1)
+    choice = make(sampling, prompt=(3,)).choose(Rows(row), 0)
+    assert choice.token_id == 9, "8 / 2 + 40 is less than 50"
+    assert choice.top[0][0] == 3
+    sampling = dataclasses.replace(sampling, logit_bias=((3, 40.0), (9, 43.0)))
+    assert make(sampling, prompt=(3,)).choose(Rows(row), 0).token_id == 3, "8 / 2 + 40"

@@ -197,3 +197,40 @@ async def test_an_asynchronous_chat_is_answered(served):
             text = "".join([event.delta async for event in events if event.type == "content.delta"])
     assert answer.usage.completion_tokens == 3
     assert len(text) == 3
+
+
+def test_a_bias_forces_or_bans_a_token(client, grpc_client):
+    asked = {"model": MODEL, "prompt": "Once", "temperature": 0, "max_tokens": 8}
+    plain = client.completions.create(**asked).choices[0].text
+    forced = client.completions.create(**asked, logit_bias={str(ord("z")): 100}).choices[0].text
+    assert forced == "z" * 8 == grpc_text(grpc_client, "Once", max_tokens=8, logit_bias={ord("z"): 100.0})
+    banned = client.completions.create(**asked, logit_bias={str(ord(plain[0])): -100}).choices[0].text
+    assert plain[0] not in banned
+    assert client.completions.create(**asked, logit_bias={}).choices[0].text == plain
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"x": 1}, {"-1": 1}, {"99999": 1}, {"4294967296": 1}, {"5": 101}, {"5": "1"}, {"5": None}, [5], "5",
+     {str(token): 1 for token in range(301)}],
+    ids=lambda given: str(given)[:20],
+)  # fmt: skip
+def test_a_bias_that_is_none_is_named(web, given):
+    answer = web.post("/v1/completions", json={"model": MODEL, "prompt": "x", "logit_bias": given})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("logit_bias")
+
+
+@pytest.mark.parametrize("prompt", ["Once ", list(b"Once ")], ids=["text", "tokens"])
+def test_an_echo_puts_the_prompt_before_each_answer(client, prompt):
+    asked = {"model": MODEL, "prompt": [prompt, "Twice"], "temperature": 0, "max_tokens": 6, "n": 2}
+    plain = [choice.text for choice in client.completions.create(**asked).choices]
+    expected = [said + text for said, text in zip(["Once ", "Once ", "Twice", "Twice"], plain, strict=True)]
+    assert [choice.text for choice in client.completions.create(**asked, echo=True).choices] == expected
+    texts = [""] * 4
+    for chunk in client.completions.create(**asked, echo=True, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == expected
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**asked, echo=True, logprobs=1)
+    assert refused.value.param == "logprobs"

@@ -24,37 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!headrace/api/types/v1/types.proto\x12\x11headrace.types.v1\"\x89\x05\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x04H\t\x88\x01\x01\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0c \x03(\r\x12\x15\n\x08logprobs\x18\r \x01(\rH\n\x88\x01\x01\x12\x0e\n\x01n\x18\x0e \x01(\rH\x0b\x88\x01\x01\x12\x12\n\nignore_eos\x18\x0f \x01(\x08\x12\x15\n\x0bjson_schema\x18\x10 \x01(\tH\x00\x12\x15\n\x0bjson_object\x18\x11 \x01(\x08H\x00\x12\x0f\n\x05regex\x18\x12 \x01(\tH\x00\x12+\n\x06\x63hoice\x18\x13 \x01(\x0b\x32\x19.headrace.types.v1.ChoiceH\x00\x12\x11\n\x07grammar\x18\x14 \x01(\tH\x00\x42\x0c\n\nconstraintB\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobsB\x04\n\x02_n\"\x17\n\x06\x43hoice\x12\r\n\x05texts\x18\x01 \x03(\t\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"i\n\x08Logprobs\x12/\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x1f.headrace.types.v1.TokenLogprob\x12,\n\x03top\x18\x02 \x03(\x0b\x32\x1f.headrace.types.v1.TokenLogprob\"7\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x12\n\ntracestate\x18\x02 \x01(\t\"^\n\x05\x46\x61ult\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\r\"?\n\rScreenVerdict\x12\x10\n\x08\x63\x61tegory\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\x12\r\n\x05model\x18\x03 \x01(\t\"3\n\x0c\x44isplacement\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64rop_kv\x18\x02 \x01(\x08*h\n\x08QosClass\x12\x19\n\x15QOS_CLASS_UNSPECIFIED\x10\x00\x12\x16\n\x12QOS_CLASS_REALTIME\x10\x01\x12\x14\n\x10QOS_CLASS_NORMAL\x10\x02\x12\x13\n\x0fQOS_CLASS_BATCH\x10\x03*v\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRECISION_FP32\x10\x01\x12\x12\n\x0ePRECISION_BF16\x10\x02\x12\x12\n\x0ePRECISION_FP16\x10\x03\x12\x12\n\x0ePRECISION_INT8\x10\x04*\xcc\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04\x12\x19\n\x15\x46INISH_REASON_PARTIAL\x10\x05\x12\x17\n\x13\x46INISH_REASON_FAULT\x10\x06*W\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_MEAN\x10\x01\x12\x0f\n\x0bPOOLING_CLS\x10\x02\x12\x10\n\x0cPOOLING_LAST\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!headrace/api/types/v1/types.proto\x12\x11headrace.types.v1\"\xfb\x05\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x18\n\x0btemperature\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x04H\t\x88\x01\x01\x12\x0c\n\x04stop\x18\x0b \x03(\t\x12\x16\n\x0estop_token_ids\x18\x0c \x03(\r\x12\x15\n\x08logprobs\x18\r \x01(\rH\n\x88\x01\x01\x12\x0e\n\x01n\x18\x0e \x01(\rH\x0b\x88\x01\x01\x12\x12\n\nignore_eos\x18\x0f \x01(\x08\x12\x15\n\x0bjson_schema\x18\x10 \x01(\tH\x00\x12\x15\n\x0bjson_object\x18\x11 \x01(\x08H\x00\x12\x0f\n\x05regex\x18\x12 \x01(\tH\x00\x12+\n\x06\x63hoice\x18\x13 \x01(\x0b\x32\x19.headrace.types.v1.ChoiceH\x00\x12\x11\n\x07grammar\x18\x14 \x01(\tH\x00\x12>\n\nlogit_bias\x18\x15 \x03(\x0b\x32*.headrace.types.v1.Sampling.LogitBiasEntry\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0c\n\nconstraintB\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x07\n\x05_seedB\x0b\n\t_logprobsB\x04\n\x02_n\"\x17\n\x06\x43hoice\x12\r\n\x05texts\x18\x01 \x03(\t\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"i\n\x08Logprobs\x12/\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x1f.headrace.types.v1.TokenLogprob\x12,\n\x03top\x18\x02 \x03(\x0b\x32\x1f.headrace.types.v1.TokenLogprob\"7\n\x0cTraceContext\x12\x13\n\x0btraceparent\x18\x01 \x01(\t\x12\x12\n\ntracestate\x18\x02 \x01(\t\"^\n\x05\x46\x61ult\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\r\"?\n\rScreenVerdict\x12\x10\n\x08\x63\x61tegory\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\x12\r\n\x05model\x18\x03 \x01(\t\"3\n\x0c\x44isplacement\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x64rop_kv\x18\x02 \x01(\x08*h\n\x08QosClass\x12\x19\n\x15QOS_CLASS_UNSPECIFIED\x10\x00\x12\x16\n\x12QOS_CLASS_REALTIME\x10\x01\x12\x14\n\x10QOS_CLASS_NORMAL\x10\x02\x12\x13\n\x0fQOS_CLASS_BATCH\x10\x03*v\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRECISION_FP32\x10\x01\x12\x12\n\x0ePRECISION_BF16\x10\x02\x12\x12\n\x0ePRECISION_FP16\x10\x03\x12\x12\n\x0ePRECISION_INT8\x10\x04*\xcc\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04\x12\x19\n\x15\x46INISH_REASON_PARTIAL\x10\x05\x12\x17\n\x13\x46INISH_REASON_FAULT\x10\x06*W\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_MEAN\x10\x01\x12\x0f\n\x0bPOOLING_CLS\x10\x02\x12\x10\n\x0cPOOLING_LAST\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace.api.types.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_QOSCLASS']._serialized_start=1251
-  _globals['_QOSCLASS']._serialized_end=1355
-  _globals['_PRECISION']._serialized_start=1357
-  _globals['_PRECISION']._serialized_end=1475
-  _globals['_FINISHREASON']._serialized_start=1478
-  _globals['_FINISHREASON']._serialized_end=1682
-  _globals['_POOLING']._serialized_start=1684
-  _globals['_POOLING']._serialized_end=1771
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_QOSCLASS']._serialized_start=1365
+  _globals['_QOSCLASS']._serialized_end=1469
+  _globals['_PRECISION']._serialized_start=1471
+  _globals['_PRECISION']._serialized_end=1589
+  _globals['_FINISHREASON']._serialized_start=1592
+  _globals['_FINISHREASON']._serialized_end=1796
+  _globals['_POOLING']._serialized_start=1798
+  _globals['_POOLING']._serialized_end=1885
   _globals['_SAMPLING']._serialized_start=57
-  _globals['_SAMPLING']._serialized_end=706
-  _globals['_CHOICE']._serialized_start=708
-  _globals['_CHOICE']._serialized_end=731
-  _globals['_USAGE']._serialized_start=733
-  _globals['_USAGE']._serialized_end=820
-  _globals['_TOKENLOGPROB']._serialized_start=822
-  _globals['_TOKENLOGPROB']._serialized_end=871
-  _globals['_LOGPROBS']._serialized_start=873
-  _globals['_LOGPROBS']._serialized_end=978
-  _globals['_TRACECONTEXT']._serialized_start=980
-  _globals['_TRACECONTEXT']._serialized_end=1035
-  _globals['_FAULT']._serialized_start=1037
-  _globals['_FAULT']._serialized_end=1131
-  _globals['_SCREENVERDICT']._serialized_start=1133
-  _globals['_SCREENVERDICT']._serialized_end=1196
-  _globals['_DISPLACEMENT']._serialized_start=1198
-  _globals['_DISPLACEMENT']._serialized_end=1249
+  _globals['_SAMPLING']._serialized_end=820
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=603
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=651
+  _globals['_CHOICE']._serialized_start=822
+  _globals['_CHOICE']._serialized_end=845
+  _globals['_USAGE']._serialized_start=847
+  _globals['_USAGE']._serialized_end=934
+  _globals['_TOKENLOGPROB']._serialized_start=936
+  _globals['_TOKENLOGPROB']._serialized_end=985
+  _globals['_LOGPROBS']._serialized_start=987
+  _globals['_LOGPROBS']._serialized_end=1092
+  _globals['_TRACECONTEXT']._serialized_start=1094
+  _globals['_TRACECONTEXT']._serialized_end=1149
+  _globals['_FAULT']._serialized_start=1151
+  _globals['_FAULT']._serialized_end=1245
+  _globals['_SCREENVERDICT']._serialized_start=1247
+  _globals['_SCREENVERDICT']._serialized_end=1310
+  _globals['_DISPLACEMENT']._serialized_start=1312
+  _globals['_DISPLACEMENT']._serialized_end=1363
 # @@protoc_insertion_point(module_scope)
