@@ -15,13 +15,14 @@ from headrace.models import reference
 
 FRAMES = 24
 GIANT_BYTES = 5 * 2**16
+MODELS = (reference.NAME, "minilm", "fuzz")
 IDS = tuple(f"fuzz-{number}" for number in range(8))
 WORDS: dict[str, tuple[Any, ...]] = {
     "LoadedModel.name": ("fuzz",),  # of executors that nobody else is sent to
     "LoadedModel.context_tokens": (0, 1, 64),
     "Enlistment.num_slots": (0, 1, 77),
-    "model": (reference.NAME, "fuzz"),
-    "model_name": (reference.NAME, "fuzz"),
+    "model": MODELS,
+    "model_name": MODELS,
     "request_id": IDS,
     "id": IDS,
     "gateway_id": IDS,
@@ -39,6 +40,7 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "n": (0, 1, 2, 2**32 - 1),
     "SettingsEntry.key": ("realtime_wait_s", "none"),
     "datatype": ("BYTES", "UINT32", "INT32", "FP32", "XYZ"),
+    "batch_size": (0, 1, 2, 2**32 - 1),
     "InferInputTensor.name": ("text_input", "max_tokens", "stream", "temperature", "none"),
     "shape": (1, 0, -1, 2**62),
 }

@@ -26,7 +26,7 @@ from headrace.api.gateway.v1 import gateway_pb2
 from headrace.api.inference import inference_pb2
 from headrace.api.preprocess.v1 import preprocess_pb2
 from headrace.api.scheduler.v1 import scheduler_pb2
-from headrace.chassis.config import Settings, load_settings
+from headrace.chassis.config import Settings, default_home, load_settings
 from headrace.chassis.status import from_rpc_error, said_by_service
 from headrace.client import AsyncClient
 from headrace.client.scheduler_admin import SchedulerAdmin
@@ -52,6 +52,7 @@ CONTRACTS = {
     Service.GATEWAY: (gateway_pb2, inference_pb2),
     Service.SCHEDULER: (scheduler_pb2,),
     Service.EXECUTOR: (executor_pb2,),
+    Service.ENCODER: (executor_pb2,),
     Service.PREPROCESS: (preprocess_pb2,),
 }
 RIGHT = {
@@ -164,17 +165,22 @@ async def good(client: AsyncClient, number: int, over: asyncio.Event) -> int:
 
 async def nothing_left(suite: Suite, scheduler: SchedulerAdmin) -> None:
     """Waits until nobody holds anything: permits, queues, slots, blocks, reservations, fuzzed executors."""
-    async with asyncio.timeout(BOUND_S), grpc.aio.insecure_channel(suite.addresses[Service.EXECUTOR]) as channel:
+    async with asyncio.timeout(BOUND_S), AsyncExitStack() as stack:
+        executors = [
+            ExecutorServiceStub(await stack.enter_async_context(grpc.aio.insecure_channel(suite.addresses[name])))
+            for name in (Service.EXECUTOR, Service.ENCODER)
+        ]
         while True:
             held = suite.handles[Service.GATEWAY].in_use()  # type: ignore[attr-defined]
-            now = await ExecutorServiceStub(channel).GetStatus(executor_pb2.GetStatusRequest())
+            now = [await executor.GetStatus(executor_pb2.GetStatusRequest()) for executor in executors]
             there = await scheduler.status()
             left = (
                 *(held.requests, held.tokens, held.num_bytes, held.active, held.waiting, held.running),
-                *(now.num_running, now.num_waiting, now.num_slots_in_use, now.num_blocks_in_use),
+                *(each.num_running + each.num_waiting for each in now),
+                *(each.num_slots_in_use + each.num_blocks_in_use for each in now),
                 *(there.num_running, there.num_displaced, *(each.num_requests for each in there.waiting.values())),
                 *itertools.chain(*((each.num_slots_in_use, each.num_blocks_in_use) for each in there.executors)),
-                len(there.executors) - 1,
+                len(there.executors) - len(executors),
             )
             if not any(left):
                 return
@@ -198,7 +204,7 @@ def settings(home: Path) -> Settings:
                 "num_slots": 512,
                 "step_tokens": 2048,
             },
-            "encoder": {"model": ""},
+            "encoder": {**anywhere, "model": "minilm", "threads": 1},
             "results": {"background_s": BACKGROUND_S},
         }
     )
@@ -206,6 +212,7 @@ def settings(home: Path) -> Settings:
 
 async def test_no_call_harms_a_service(tmp_path: Path, caplog: pytest.LogCaptureFixture, drawn_frames: Draw) -> None:
     reference.install(tmp_path)
+    (tmp_path / "models" / "minilm").symlink_to(default_home() / "models" / "minilm")
     caplog.set_level(logging.ERROR)
     configured = settings(tmp_path)
     done: Counter[str] = Counter()
@@ -215,20 +222,20 @@ async def test_no_call_harms_a_service(tmp_path: Path, caplog: pytest.LogCapture
         client = await stack.enter_async_context(AsyncClient(suite.gateway))
         scheduler = await stack.enter_async_context(SchedulerAdmin(suite.addresses[Service.SCHEDULER]))
         await scheduler.set({"start_timeout_s": str(START_TIMEOUT_S)})
-        targets: list[tuple[grpc.aio.Channel, MethodDescriptor]] = []
+        targets: list[tuple[Service, grpc.aio.Channel, MethodDescriptor]] = []
         for name, contracts in CONTRACTS.items():
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(suite.addresses[name]))
             services = [service for each in contracts for service in each.DESCRIPTOR.services_by_name.values()]
-            targets += [(channel, method) for service in services for method in service.methods]
-        streams = [target for target in targets if target[1].client_streaming]
+            targets += [(name, channel, method) for service in services for method in service.methods]
+        streams = [target for target in targets if target[-1].client_streaming]
 
         async def fuzz() -> None:
             while done.total() < CASES:
                 number = next(numbers)
                 turn = targets if number % 2 else streams
-                channel, method = turn[(number // 2) % len(turn)]
+                name, channel, method = turn[(number // 2) % len(turn)]
                 answered = await call(channel, method, number, drawn_frames)
-                done[method.full_name] += answered.pop("cases")
+                done[f"{name} {method.full_name}"] += answered.pop("cases")
                 seen.update(answered)
 
         async with asyncio.TaskGroup() as tasks:
@@ -238,7 +245,7 @@ async def test_no_call_harms_a_service(tmp_path: Path, caplog: pytest.LogCapture
                     fuzzers.create_task(fuzz())
             over.set()
         assert all(task.result() for task in answering)
-        assert all(done[method.full_name] for _, method in targets), done
+        assert len(done) == len(targets), done
         await nothing_left(suite, scheduler)
         for name in CONTRACTS:
             await await_serving(suite.addresses[name], configured.transport, BOUND_S)
