@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import fakeredis
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from redis import Redis
 
 from headrace.chassis.channel import open_channel
 from headrace.chassis.config import SchedulerSettings, TransportSettings, load_settings
@@ -22,11 +24,18 @@ from headrace.scheduler.leadership.redis_lease import RedisLease
 LONG_S = 60.0
 
 
-@pytest.fixture(params=["file", "redis"])
-def lease(request: pytest.FixtureRequest, tmp_path: Path) -> Lease:
-    if request.param == "file":
-        return FileLease(tmp_path / "new folder" / "lease")
-    return RedisLease(fakeredis.FakeRedis())
+@pytest.fixture(params=["file", "fakeredis", "redis-server"])
+def lease(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_server: Callable[[Path], AbstractContextManager[int]]
+) -> Iterator[Lease]:
+    match request.param:
+        case "file":
+            yield FileLease(tmp_path / "new folder" / "lease")
+        case "fakeredis":
+            yield RedisLease(fakeredis.FakeRedis())
+        case _:
+            with redis_server(tmp_path) as port, Redis(port=port) as client:
+                yield RedisLease(client)
 
 
 def test_one_has_it_until_it_is_given_back(lease: Lease) -> None:

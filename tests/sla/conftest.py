@@ -1,14 +1,9 @@
-"""The gateway tests' world, with a result store in a folder of the test's own, and a real redis-server."""
+"""The gateway tests' world, with a result store in a folder of the test's own."""
 
 import importlib.util
-import os
-import shutil
-import socket
-import subprocess
 import sys
-import sysconfig
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,27 +64,3 @@ def beside() -> Callable[..., AbstractAsyncContextManager[AsyncClient]]:
             yield client
 
     return open_another
-
-
-@contextmanager
-def open_redis_server(folder: Path) -> Iterator[int]:
-    """Its port. Skips where none is installed: the one that comes with the dev group is made for few platforms."""
-    scripts = sysconfig.get_path("scripts")
-    program = shutil.which("redis-server", path=f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
-    if program is None:
-        pytest.skip("no redis-server is installed: apt-get install redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield port
-        finally:
-            server.kill()
-
-
-@pytest.fixture
-def redis_server() -> Callable[[Path], AbstractContextManager[int]]:
-    """`with redis_server(folder) as port`."""
-    return open_redis_server

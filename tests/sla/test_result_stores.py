@@ -12,7 +12,6 @@ from typing import Any
 import fakeredis
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from headrace.core.errors import HeadraceError, Overloaded, Unavailable
 from headrace.core.result_state import ResultState
@@ -20,23 +19,11 @@ from headrace.gateway.results.port import Bounds, ResultStore, Summary
 from headrace.gateway.results.redis import RedisStore
 from headrace.gateway.results.sqlite import SCHEMA, SqliteStore
 
-START_S = 20
 Make = Callable[..., ResultStore]
 
 
 def summary(handle: str, now_s: float = 0.0, tenant: str = "a", lost_s: float = 2e9, expires_s: float = 3e9) -> Summary:
     return Summary(handle, tenant, f"request {handle}", "bytes", now_s, lost_s, expires_s)
-
-
-async def connected(port: int) -> Redis:
-    client = Redis(port=port)
-    async with asyncio.timeout(START_S):
-        while True:
-            try:
-                await client.ping()
-                return client
-            except RedisConnectionError:
-                await asyncio.sleep(0.02)
 
 
 @pytest.fixture(params=["sqlite", "fakeredis", "redis-server"])
@@ -64,7 +51,7 @@ async def make(
         yield lambda **given: RedisStore(fakeredis.FakeAsyncRedis(server=server), bounds(**given))
         return
     with redis_server(tmp_path) as port:
-        client = await connected(port)
+        client = Redis(port=port)
         yield lambda **given: RedisStore(client, bounds(**given))
         await client.aclose()
 
