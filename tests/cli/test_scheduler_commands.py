@@ -62,7 +62,7 @@ def address() -> Iterator[str]:
                 num_blocks=8,
                 block_tokens=16,
                 running_request_ids=["r1"],
-                models=[pb.LoadedModel(name="m")],
+                models=[pb.LoadedModel(name="m", context_tokens=64)],
             )
             await call.write(pb.EnlistRequest(enlistment=enlistment))
             await call.read()
