@@ -133,12 +133,6 @@ def start_up(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def borrowed() -> Callable[..., ModuleType]:
-    """`borrowed(folder, file)`: a file of another part's tests."""
-    return _borrowed
-
-
-@pytest.fixture
 def until() -> Callable[..., Any]:
     """Waits for something to come true."""
     eventually: Callable[..., Any] = _borrowed("tenants").eventually

@@ -17,11 +17,11 @@ USE = {"x-headrace-cache": "use"}
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def store(request, tmp_path, borrowed):
+def store(request, tmp_path, redis_server):
     if request.param == "sqlite":
         yield str(tmp_path / "answers.db")
         return
-    with borrowed("sla").open_redis_server(tmp_path) as port:
+    with redis_server(tmp_path) as port:
         yield f"redis://127.0.0.1:{port}"
 
 
