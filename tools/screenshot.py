@@ -7,6 +7,7 @@ python tools/screenshot.py suite    # top.png and trace.png: a suite of smollm2 
 import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -103,7 +104,9 @@ def _svg(command: str, shown: RenderableType) -> str:
 
 def _png(name: str, svg: str) -> None:
     resvg = import_module("resvg_py")
-    drawn = resvg.svg_to_bytes(svg_string=svg.replace("Fira Code", FONT), monospace_family=FONT)
+    drawn = resvg.svg_to_bytes(
+        svg_string=svg.replace("Fira Code", FONT).replace(socket.gethostname(), "host"), monospace_family=FONT
+    )
     (IMAGES / f"{name}.png").write_bytes(bytes(drawn))
 
 
