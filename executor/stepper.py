@@ -126,7 +126,12 @@ class Stepper:
         if not rows:
             residents.remove_finished(result)
             return True
-        predicted_s = self._predict(rows, num_rows)
+        num_single = sum(row.num_tokens == 1 for row in rows)
+        num_dummies = max(0, num_rows - len(rows))
+        # a dummy in a guess's place takes as long as a decode
+        num_decodes, prefill_tokens = num_single + num_dummies, sum(row.num_tokens for row in rows) - num_single
+        known = self._step_model.num_samples >= _KNOWN_STEPS
+        predicted_s = self._step_model.seconds(num_decodes, prefill_tokens) if known else None
         self._in_step = rows
         begun = time.perf_counter()
         try:
@@ -138,7 +143,7 @@ class Stepper:
             self._fail(rows, error, result)
             return True
         step_s = time.perf_counter() - begun
-        late = self._count(rows, num_rows, step_s, predicted_s)
+        late = self._count(rows, StepSample(num_decodes, prefill_tokens, step_s), num_dummies, predicted_s)
         wanted = 0
         best_ids, best_logits = output.best
         greedy = [
@@ -149,10 +154,8 @@ class Stepper:
         before: Sequence | None = None
         for row in rows:
             sequence = row.sequence
-            if not row.counts or self._is_early(
-                row
-            ):  # what it wrote lies beyond `past`, where the next step's tokens go
-                wanted += 1
+            if not row.counts or self._is_early(row):
+                wanted += 1  # what it wrote lies beyond `past`, where the next step's tokens go
                 continue
             sequence.past += row.num_tokens
             if sequence is not before:  # one that is replayed or guessed has several rows, side by side
@@ -204,31 +207,16 @@ class Stepper:
             if len(sequence.overdue) < _MOST_OVERDUE:
                 sequence.overdue.append(wait)
 
-    def _predict(self, rows: list[Row], num_rows: int) -> float | None:
-        """Seconds; None while too little is known."""
-        if self._step_model.num_samples < _KNOWN_STEPS:
-            return None
-        num_single = sum(row.num_tokens == 1 for row in rows)
-        prefill_tokens = sum(row.num_tokens for row in rows) - num_single
-        return self._step_model.seconds(num_single + max(0, num_rows - len(rows)), prefill_tokens)
-
-    def _count(self, rows: list[Row], num_rows: int, duration_s: float, predicted_s: float | None) -> bool:
+    def _count(self, rows: list[Row], sample: StepSample, num_dummies: int, predicted_s: float | None) -> bool:
         """Whether the step came late."""
         self._faults = 0
         self.num_steps += 1
-        num_tokens = sum(row.num_tokens for row in rows)
-        self.num_tokens += num_tokens
-        num_single = sum(row.num_tokens == 1 for row in rows)
-        num_dummies = max(0, num_rows - len(rows))
-        num_decodes = num_single + num_dummies  # one in a guess's place takes as long
-        sample = StepSample(num_decodes, num_tokens - num_single, duration_s)
-        context_tokens = sum(row.past + row.num_tokens for row in rows)
-        num_guesses = sum(row.guess is not None for row in rows)
+        self.num_tokens += sum(row.num_tokens for row in rows)
         reading = StepReading(
             sample,
             len(rows),
-            context_tokens,
-            num_guesses=num_guesses,
+            context_tokens=sum(row.past + row.num_tokens for row in rows),
+            num_guesses=sum(row.guess is not None for row in rows),
             num_dummies=num_dummies,
             predicted_s=predicted_s,
         )
