@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
+from headrace.chassis.file_lock import locked
 from headrace.core.errors import HeadraceError, InvalidRequest, Unavailable
 from headrace.models.manifest import FILE_NAME, Manifest, file_digest, render
 from headrace.models.repository import Repository
@@ -48,19 +47,9 @@ class Store:
         Raises Unavailable if it keeps the name for longer.
         """
         (self.home / "locks").mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.home / "locks" / f"{check_name(name)}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            waiting()
-            try:
-                lock.acquire(timeout=timeout_s)
-            except Timeout:
-                raise Unavailable(f"model {name!r} is being written by another process") from None
-        try:
+        refusal = f"model {name!r} is being written by another process"
+        with locked(self.home / "locks" / f"{check_name(name)}.lock", timeout_s, waiting, refusal):
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def staged(self, name: str) -> Iterator[Path]:

@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
+from headrace.chassis.file_lock import locked
 from headrace.core.errors import EngineNotReady, Unavailable
 from headrace.executor.tensorrt.job import PLAIN, BuildOptions
 from headrace.executor.tensorrt.ladder import Profile
@@ -173,19 +172,9 @@ class EngineStore:
 
     @contextmanager
     def _locked(self, name: str, waiting: Callable[[], None], timeout_s: float) -> Iterator[None]:
-        lock = FileLock(self.root / "locks" / f"{name}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            waiting()
-            try:
-                lock.acquire(timeout=timeout_s)
-            except Timeout:
-                raise Unavailable(f"another process has been building {name} for over {timeout_s:g} s") from None
-        try:
+        refusal = f"another process has been building {name} for over {timeout_s:g} s"
+        with locked(self.root / "locks" / f"{name}.lock", timeout_s, waiting, refusal):
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def _writable(self, name: str) -> Iterator[None]:
