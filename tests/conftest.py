@@ -1,18 +1,25 @@
-"""A real redis-server for those who share something through one."""
+"""For tests of several parts: a real redis-server, and what is served in a thread of its own."""
 
+import asyncio
 import os
 import shutil
 import socket
 import subprocess
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+Served = TypeVar("Served")
+
 START_S = 20
+SERVE_S = 120
 
 
 @contextmanager
@@ -38,6 +45,41 @@ def open_redis_server(folder: Path) -> Iterator[int]:
 def redis_server() -> Callable[[Path], AbstractContextManager[int]]:
     """`with redis_server(folder) as port`."""
     return open_redis_server
+
+
+@contextmanager
+def served_in_thread(opening: AbstractAsyncContextManager[Served]) -> Iterator[Served]:
+    """What `opening` gives, held open on an event loop in a thread of its own, so that callers may block."""
+    up: Future[tuple[Served, Callable[[], None]]] = Future()
+
+    async def serve() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        async with opening as found:
+            up.set_result((found, lambda: loop.call_soon_threadsafe(over.set)))
+            await over.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if up.done():
+                raise
+            up.set_exception(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    found, stop = up.result(SERVE_S)
+    try:
+        yield found
+    finally:
+        stop()
+        thread.join(SERVE_S)
+
+
+@pytest.fixture(scope="session")
+def in_thread() -> Callable[[AbstractAsyncContextManager[Served]], AbstractContextManager[Served]]:
+    """`with in_thread(opening) as found`."""
+    return served_in_thread
 
 
 def _await_listening(port: int) -> None:

@@ -1,11 +1,8 @@
 """A suite with the HTTP door on a real port: the reference decoder and a tiny encoder, or a scripted executor."""
 
-import asyncio
 import importlib.util
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +20,6 @@ from headrace.standalone.single import running
 
 TESTS = Path(__file__).parent.parent
 ANY_PORT = "127.0.0.1:0"
-START_S = 120
 
 
 def _borrowed(folder: str, file: str = "conftest") -> ModuleType:
@@ -52,7 +48,7 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory, in_thread: Callable[..., Any]) -> Iterator[Served]:
     """Models: the reference decoder and `tiny`, which gives vectors. In a thread of its own, for all tests at once."""
     home = tmp_path_factory.mktemp("http")
     reference.install(home)
@@ -66,29 +62,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "encoder": {"listen": ANY_PORT, "model": "tiny", "threads": 1, "precision": "fp32"},
         "sla": {"batch": {"total_ms": 1, "on_miss": "partial"}},
     }
-    up: Future[tuple[Served, Callable[[], None]]] = Future()
-
-    async def serve() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        async with running(load_settings(None, sections)) as suite:
-            handle: Any = suite.handles["gateway"]
-            up.set_result((Served(handle.http, suite.gateway), lambda: loop.call_soon_threadsafe(over.set)))
-            await over.wait()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if not up.done():
-                up.set_exception(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    there, stop = up.result(START_S)
-    yield there
-    stop()
-    thread.join()
+    with in_thread(running(load_settings(None, sections))) as suite:
+        handle: Any = suite.handles["gateway"]
+        yield Served(handle.http, suite.gateway)
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """Certificates made on the spot, and a suite with mTLS on all of its ports."""
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +20,6 @@ from headrace.standalone.spans import collector
 
 ANY_PORT = "127.0.0.1:0"
 DOMAIN = "headrace"
-START_S = 120
 DAY = timedelta(days=1)
 
 
@@ -99,35 +95,13 @@ async def secured(home: Path, folder: Path, authority: Authority) -> AsyncIterat
 
 
 @pytest.fixture(scope="session")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def suite(tmp_path_factory: pytest.TempPathFactory, in_thread: Callable[..., Any]) -> Iterator[Secured]:
     """In a thread of its own, for all tests at once."""
     home = tmp_path_factory.mktemp("secured")
     folder, authority = home / "tls", Authority("tests", 1)
     everybody(folder, authority)
-    up: Future[tuple[Secured, Callable[[], None]]] = Future()
-
-    async def serve() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        async with secured(home, folder, authority) as found:
-            up.set_result((found, lambda: loop.call_soon_threadsafe(over.set)))
-            await over.wait()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if up.done():
-                raise
-            up.set_exception(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    found, stop = up.result(START_S)
-    try:
+    with in_thread(secured(home, folder, authority)) as found:
         yield found
-    finally:
-        stop()
-        thread.join(START_S)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,6 @@
 """One suite in this process that serves the real model, over gRPC and HTTP, for all tests of constrained answers."""
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +11,6 @@ from headrace.client import Client
 from headrace.standalone.single import running
 
 ANY_PORT = "127.0.0.1:0"
-START_S = 120
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def served() -> Iterator[Served]:
+def served(in_thread: Callable[..., Any]) -> Iterator[Served]:
     """Wants the model: `headrace models add smollm2`."""
     sections: dict[str, dict[str, Any]] = {
         "models": {"home": default_home()},
@@ -36,30 +32,9 @@ def served() -> Iterator[Served]:
         "executor": {"listen": ANY_PORT, "models": ("smollm2",)},
         "encoder": {"model": ""},
     }
-    up: Future[tuple[Served, Callable[[], None]]] = Future()
-
-    async def serve() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        async with running(load_settings(None, sections)) as suite:
-            handle: Any = suite.handles["gateway"]
-            there = Served(handle.http, suite.gateway, suite.handles)
-            up.set_result((there, lambda: loop.call_soon_threadsafe(over.set)))
-            await over.wait()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if not up.done():
-                up.set_exception(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    there, stop = up.result(START_S)
-    yield there
-    stop()
-    thread.join()
+    with in_thread(running(load_settings(None, sections))) as suite:
+        handle: Any = suite.handles["gateway"]
+        yield Served(handle.http, suite.gateway, suite.handles)
 
 
 @pytest.fixture
