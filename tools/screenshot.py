@@ -36,6 +36,7 @@ CALLERS = {"realtime": 4, "normal": 10, "batch": 14}
 LOAD_S, LOOK_S = 12.0, 4.0
 PROMPT = "Tell a story of the river and the mill, of those who work there, and of the year the water stayed away. "
 FONT = "DejaVu Sans Mono"
+PICTURED = f"picture-{os.getpid()}"  # unlike those of earlier runs, whose spans may be kept
 
 
 def main() -> int:
@@ -80,13 +81,13 @@ async def _draw_suite() -> None:
             before = await asyncio.to_thread(scraping(METRICS_PORT))
             await asyncio.sleep(LOOK_S)
             after = await asyncio.to_thread(scraping(METRICS_PORT))
-            watched = asyncio.create_task(client.generate(MODEL, PROMPT, max_tokens=24, request_id="a-picture"))
+            watched = asyncio.create_task(client.generate(MODEL, PROMPT, max_tokens=24, request_id=PICTURED))
             await watched
             for caller in callers:
                 caller.cancel()
-        spans = await wait_for_trace(default_database(settings.models.home), "a-picture", 30.0)
+        spans = await wait_for_trace(default_database(settings.models.home), PICTURED, 30.0)
     _png("top", _svg("headrace top", view(Figures(before, after, LOOK_S))))
-    _png("trace", _svg("headrace trace a-picture", render(spans, COLUMNS)))
+    _png("trace", _svg(f"headrace trace {PICTURED}", render(spans, COLUMNS)))
 
 
 async def _ask(client: AsyncClient, qos: str, number: int) -> None:
