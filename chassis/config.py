@@ -219,6 +219,12 @@ class ExecutorSettings(_Section):
         100.0, ge=0, description="prefill chunks shrink so that running realtime streams keep this pace; 0: they do not"
     )
     normal_inter_token_ms: float = Field(200.0, ge=0, description="the same for normal streams; batch has no pace")
+    pieces_per_s: int = Field(
+        0,
+        ge=0,
+        description="most pieces that all streams send a second before each gathers tokens, for 0.4 s at most; realtime"
+        " streams and the first eight never do; 0: what suits the machine",
+    )
     exact: bool = Field(True, description="answers do not depend, bit for bit, on what runs beside them")
     speculation: int = Field(
         4, ge=0, le=7, description="most tokens of an answer that are guessed ahead while few answers run; 0: none"

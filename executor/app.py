@@ -58,6 +58,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             tracer,
             link,
             settings.transport.max_message_bytes,
+            pieces_per_s=own.pieces_per_s,
             cache_by_tenant=own.cache_scope == "tenant",
         )
 

@@ -1,6 +1,7 @@
 """Frames of the Execute stream to jobs, deltas to frames. Proto types end here."""
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -84,20 +85,22 @@ def to_memory(state: PoolState, block_bytes: int) -> MemoryStatus:
     )
 
 
-def to_output(delta: Delta) -> Output:
-    """One delta as a member of a frame."""
-    output = Output(request_id=delta.job.request_id, index=delta.index, finish_reason=int(delta.finish))  # type: ignore[arg-type]
-    if delta.choice is not None:
-        output.token_ids = delta.choice.token_id.to_bytes(4, "little")
-        if delta.job.sampling.logprobs is not None:
-            output.logprobs.append(
-                Logprobs(
-                    chosen=TokenLogprob(token_id=delta.choice.token_id, logprob=delta.choice.logprob),
-                    top=[TokenLogprob(token_id=token, logprob=logprob) for token, logprob in delta.choice.top],
-                )
+def to_output(deltas: Sequence[Delta]) -> Output:
+    """What one answer has had, in order, as a member of a frame."""
+    last = deltas[-1]
+    output = Output(request_id=last.job.request_id, index=last.index, finish_reason=int(last.finish))  # type: ignore[arg-type]
+    choices = [delta.choice for delta in deltas if delta.choice is not None]
+    output.token_ids = b"".join(choice.token_id.to_bytes(4, "little") for choice in choices)
+    if last.job.sampling.logprobs is not None:
+        output.logprobs.extend(
+            Logprobs(
+                chosen=TokenLogprob(token_id=choice.token_id, logprob=choice.logprob),
+                top=[TokenLogprob(token_id=token, logprob=logprob) for token, logprob in choice.top],
             )
-    if delta.sequence is not None:
-        output.cached_prompt_tokens = delta.sequence.cached_tokens
-    if delta.error is not None:
-        output.fault.CopyFrom(to_fault(delta.error))
+            for choice in choices
+        )
+    if last.sequence is not None:
+        output.cached_prompt_tokens = last.sequence.cached_tokens
+    if last.error is not None:
+        output.fault.CopyFrom(to_fault(last.error))
     return output

@@ -13,6 +13,7 @@ from headrace.chassis.status import to_fault
 from headrace.core.errors import HeadraceError
 from headrace.executor.codec import to_job, to_memory, to_output
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.gathering import Gathering
 from headrace.executor.sessions import SessionService
 from headrace.executor.spans import record
 from headrace.executor.step_result import StepResult
@@ -20,7 +21,8 @@ from headrace.executor.worker import Worker
 
 
 class ExecutorService(SessionService[pb.Output, Worker]):
-    """With `cache_by_tenant` tenants share no cached prompts."""
+    """Many streams together send about `pieces_per_s` pieces a second. With `cache_by_tenant` tenants share no cached
+    prompts."""
 
     def __init__(
         self,
@@ -31,9 +33,11 @@ class ExecutorService(SessionService[pb.Output, Worker]):
         max_message_bytes: int,
         longest_write_s: float = LONGEST_WRITE_S,
         *,
+        pieces_per_s: int,
         cache_by_tenant: bool = False,
     ) -> None:
         super().__init__(executor_id, model, tracer, enlist, max_message_bytes, longest_write_s)
+        self._gathering = Gathering(pieces_per_s)
         self._cache_by_tenant = cache_by_tenant
 
     def deliver(self, result: StepResult) -> None:
@@ -42,9 +46,10 @@ class ExecutorService(SessionService[pb.Output, Worker]):
 
     def _distribute(self, result: StepResult) -> None:
         now_ns, precision = time.time_ns(), self._worker.engine.spec.precision
+        for piece in self._gathering.take(result.deltas, result.finished, self._loop.time()):
+            if piece[0].job.session in self._sessions:
+                self._send(piece[0].job.session, to_output(piece))
         for delta in result.deltas:
-            if delta.job.session in self._sessions:
-                self._send(delta.job.session, to_output(delta))
             record(self._tracer, self._executor_id, precision, delta, now_ns)
         if result.started or result.finished:
             self._enlist.report(result.started, result.finished, result.output_tokens)

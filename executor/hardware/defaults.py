@@ -15,6 +15,11 @@ from headrace.models.repository import ModelEntry
 log = logging.getLogger(__name__)
 
 
+PIECES_PER_S = 160
+"""Sixty-four streams then send a piece each 0.35 s. On the processor that the engine runs on, a piece costs gateway and
+client some 0.3 ms, and the engine's threads wait for each other meanwhile; `headrace bench saturate` shows it."""
+
+
 def host() -> Machine:
     """The processor that today's engines run on; accelerators are not asked for."""
     return detect(cpu_outputs())
@@ -32,7 +37,13 @@ def filled_decoder(own: ExecutorSettings, entry: ModelEntry, home: Path, machine
     slots = choose_slots(own.num_slots, measured, shape, choose_rows(shape, cpu.device), own.step_tokens)
     step_tokens = choose_step_tokens(own.step_tokens, measured, shape, int(slots.value))
     log.info("%s slots (%s), steps of %s tokens (%s)", slots.value, slots.why, step_tokens.value, step_tokens.why)
-    return own.model_copy(update={"num_slots": int(slots.value), "step_tokens": int(step_tokens.value)})
+    return own.model_copy(
+        update={
+            "num_slots": int(slots.value),
+            "step_tokens": int(step_tokens.value),
+            "pieces_per_s": own.pieces_per_s or PIECES_PER_S,
+        }
+    )
 
 
 def filled_encoder(own: EncoderSettings, machine: Machine) -> EncoderSettings:

@@ -36,7 +36,9 @@ async def test_a_gateway_that_does_not_read_is_cut_off(longest_write_s: float) -
     worker = Worker()
     async with open_channel("127.0.0.1:1", TRANSPORT) as nowhere:
         enlist = EnlistLink(nowhere, pb.ExecuteRequest, pb.ExecuteRequest)  # type: ignore[arg-type]
-        service = ExecutorService("e", MODEL, NoOpTracer(), enlist, TRANSPORT.max_message_bytes, longest_write_s)
+        service = ExecutorService(
+            "e", MODEL, NoOpTracer(), enlist, TRANSPORT.max_message_bytes, longest_write_s, pieces_per_s=160
+        )
         service.worker = worker  # type: ignore[assignment]
         async with (
             serve(
