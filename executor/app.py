@@ -22,6 +22,7 @@ from headrace.executor.meters import DecoderMeters, weight_bytes
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
 from headrace.executor.serving import serving
+from headrace.executor.warm_up import warm_up
 from headrace.executor.worker import Worker
 from headrace.models.grammar import tokens_of
 from headrace.models.manifest import verify
@@ -77,6 +78,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             guides=guides,
             overdue=meters.overdue,
         )
+        warm_up(engine, worker.pool, own.num_slots, own.step_tokens)
         meters.watch(own.num_slots, worker.status, lambda: len(worker.paused_ids))
         return worker
 
