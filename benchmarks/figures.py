@@ -20,6 +20,7 @@ class Goal:
 
 GOALS: Mapping[str, Goal] = {
     "saturate.ratio_best_peer": Goal("x", "higher", 1.3),
+    "saturate.ratio_best_engine": Goal("x", "higher", None),
     "saturate.tokens_per_s": Goal("tokens/s", "higher", None),
     "replay.goodput_ratio_best_peer": Goal("x", "higher", 1.5),
     "replay.goodput_per_s": Goal("requests/s", "higher", None),

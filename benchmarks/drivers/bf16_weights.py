@@ -1,5 +1,6 @@
-"""Turns a GGUF decoder into bf16 safetensors that vLLM reads: python -m … GGUF FOLDER. Runs in vLLM's environment.
+"""Turns a GGUF decoder into bf16 safetensors and a tokenizer, in the environment of vLLM, which reads them.
 
+Call: python -m … GGUF FOLDER.
 A model that transformers loaded from GGUF cannot be saved as it is: its weights move into a fresh one of its config.
 """
 
@@ -21,6 +22,7 @@ def main(source: Path, target: Path) -> None:
     fresh.load_state_dict(loaded.state_dict())
     staged = target.with_name(target.name + ".part")
     fresh.save_pretrained(staged)
+    transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(staged)
     staged.rename(target)
 
 

@@ -1,13 +1,12 @@
 """llama.cpp's server with its HTTP completion API: from the xllamacpp wheel, or the native binary in LLAMA_SERVER."""
 
 import asyncio
-import json
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 
 from headrace.benchmarks.closed_loop import Stream
+from headrace.benchmarks.drivers.events import free_port, post_events, until_healthy
 from headrace.benchmarks.drivers.serve import Options, main
 
 READY_S = 120.0
@@ -32,9 +31,7 @@ def wheel_server(options: Options) -> tuple[object, int]:
 @asynccontextmanager
 async def native_server(options: Options) -> AsyncIterator[int]:
     """LLAMA_SERVER started with the same settings; yields its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     arguments = {
         "-m": options["gguf"],
         "--port": port,
@@ -49,11 +46,7 @@ async def native_server(options: Options) -> AsyncIterator[int]:
     flags = [str(word) for pair in arguments.items() for word in pair]
     process = await asyncio.create_subprocess_exec(options["server"], *flags, "--no-webui")
     try:
-        async with asyncio.timeout(READY_S):
-            while not await _healthy(port):
-                if process.returncode is not None:
-                    raise RuntimeError(f"{options['server']} ended with status {process.returncode}")
-                await asyncio.sleep(0.2)
+        await until_healthy(port, process, READY_S)
         yield port
     finally:
         if process.returncode is None:
@@ -61,57 +54,26 @@ async def native_server(options: Options) -> AsyncIterator[int]:
         await process.wait()
 
 
-async def _healthy(port: int) -> bool:
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    status = await reader.readline()
-    writer.close()
-    return b" 200 " in status
-
-
 def http_stream(port: int) -> Stream:
     """Streams /completion as server-sent events over one connection a request."""
 
     async def stream(prompt: Sequence[int], max_tokens: int, qos: str = "normal") -> AsyncIterator[int]:
         """There are no classes here: `qos` counts for nothing."""
-        body = json.dumps(
-            {
-                "prompt": list(prompt),
-                "n_predict": max_tokens,
-                "ignore_eos": True,
-                "temperature": 0,
-                "stream": True,
-                "return_tokens": True,
-                "cache_prompt": False,
-            }
-        ).encode()
-        fields = (
-            "POST /completion HTTP/1.1",
-            "Host: localhost",
-            "Connection: close",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-        )
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
-        try:
-            writer.write("\r\n".join(fields).encode() + b"\r\n\r\n" + body)
-            status = await reader.readline()
-            if b" 200 " not in status:
-                raise RuntimeError(f"llama.cpp's server answered {status.decode().strip()}: {await reader.read(500)!r}")
-            received = 0
-            while line := await reader.readline():
-                if not line.startswith(b"data: "):
-                    continue  # headers, chunk sizes and blank lines
-                event = json.loads(line[6:])
-                # tokens that wait for a whole character are counted by the last event
-                num_tokens = event["tokens_predicted"] - received if event.get("stop") else len(event["tokens"])
-                received += num_tokens
-                yield num_tokens
-        finally:
-            writer.close()
+        body = {
+            "prompt": list(prompt),
+            "n_predict": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "return_tokens": True,
+            "cache_prompt": False,
+        }
+        received = 0
+        async for event in post_events(port, "/completion", body):
+            # tokens that wait for a whole character are counted by the last event
+            num_tokens = event["tokens_predicted"] - received if event.get("stop") else len(event["tokens"])
+            received += num_tokens
+            yield num_tokens
 
     return stream
 

