@@ -13,12 +13,13 @@ from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
 from headrace.core.model import ModelInfo
 from headrace.core.request import QosClass
-from headrace.executor.engines.protocol import EngineSpec
+from headrace.executor.engines.protocol import EngineSpec, ExpertEngine
 from headrace.executor.engines.registry import load_engine, served
 from headrace.executor.enlist import EnlistLink
+from headrace.executor.experts.counts import ExpertCounts
 from headrace.executor.guide import Guides
 from headrace.executor.hardware.defaults import filled_decoder, host
-from headrace.executor.meters import DecoderMeters, weight_bytes
+from headrace.executor.meters import DecoderMeters, watch_experts, weight_bytes
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
 from headrace.executor.serving import serving
@@ -50,7 +51,9 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
     await asyncio.to_thread(verify, entry, served_only=True)
     engine = await asyncio.to_thread(load_engine, own, entry)
     read_bytes = weight_bytes(entry.graph) if own.engine == "openvino" else 0
-    meters = DecoderMeters(metrics or Metrics("executor"), engine.spec, read_bytes)
+    metrics = metrics or Metrics("executor")
+    meters = DecoderMeters(metrics, engine.spec, read_bytes)
+    watch_experts(metrics, engine.expert_counts if isinstance(engine, ExpertEngine) else ExpertCounts)
 
     def new_service(executor_id: str, link: EnlistLink) -> ExecutorService:
         return ExecutorService(

@@ -8,6 +8,7 @@ from headrace.chassis.metric_table.metric import SIZES
 from headrace.chassis.metrics import Metrics, Total
 from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.event_wait import Lateness, OverdueWait
+from headrace.executor.experts.counts import ExpertCounts
 from headrace.executor.step_reading import StepReading
 from headrace.executor.worker import WorkerStatus
 
@@ -111,6 +112,26 @@ class DecoderMeters(StepMeters):
             accepted.is_now(now.num_accepted_tokens)
 
         metrics.before_scrape(refresh)
+
+
+def watch_experts(metrics: Metrics, counts: Callable[[], ExpertCounts]) -> None:
+    """Of a model whose experts come on demand. Read with each scrape."""
+    requests, copied = metrics.counter(table.EXPERT_REQUESTS), metrics.counter(table.EXPERT_COPIED_BYTES)
+    hits, early, misses = (Total(requests.labels(outcome)) for outcome in ("hit", "early", "miss"))
+    demand, ahead = (Total(copied.labels(reason)) for reason in ("demand", "ahead"))
+    stall, wasted = Total(metrics.counter(table.EXPERT_STALL_SECONDS)), Total(metrics.counter(table.EXPERTS_WASTED))
+
+    def refresh() -> None:
+        now = counts()
+        hits.is_now(now.num_hits)
+        early.is_now(now.num_early)
+        misses.is_now(now.num_misses)
+        demand.is_now(now.demand_bytes)
+        ahead.is_now(now.ahead_bytes)
+        stall.is_now(now.stall_s)
+        wasted.is_now(now.num_wasted)
+
+    metrics.before_scrape(refresh)
 
 
 def watch_encoder(metrics: Metrics, num_slots: int, num_running: Callable[[], int]) -> None:

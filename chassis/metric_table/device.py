@@ -163,3 +163,35 @@ SPECULATION_ACCEPTED_TOKENS = counter(
     "Of those, tokens that came true: each saved its answer a step.",
     "Nothing: it is work saved.",
 )
+EXPERT_REQUESTS = counter(
+    "expert_requests",
+    _EXECUTOR,
+    "outcome",
+    "experts",
+    "Experts that layers asked for, by whether they were on the device: `hit`, `early` (fetched ahead) or `miss`.",
+    "Mostly `miss`: more `executor.resident_experts`, or smaller batches.",
+)
+EXPERT_STALL_SECONDS = counter(
+    "expert_stall_seconds",
+    _EXECUTOR,
+    "",
+    "seconds",
+    "How long steps waited for experts to be copied.",
+    "Near step seconds: experts on demand do not pay with this load; more resident experts, or a lower precision.",
+)
+EXPERT_COPIED_BYTES = counter(
+    "expert_copied_bytes",
+    _EXECUTOR,
+    "reason",
+    "bytes",
+    "Experts copied to the device, on `demand` of a layer or `ahead` of it.",
+    "As expert requests; near the link's bandwidth nothing else comes to the device.",
+)
+EXPERTS_WASTED = counter(
+    "experts_wasted",
+    _EXECUTOR,
+    "",
+    "experts",
+    "Experts that were fetched ahead and had to go before anybody asked for them.",
+    "A large share of those fetched ahead: topics change too fast to be learnt; they cost the link, not the answers.",
+)

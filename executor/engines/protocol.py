@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.core.request import Precision
 from headrace.executor.event_wait import Overdue
+from headrace.executor.experts.counts import ExpertCounts
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -119,3 +120,11 @@ class WaitingEngine(Protocol):
 
     def report_overdue(self, overdue: Overdue) -> None:
         """Each wait that is late is told to `overdue` from now on, in the thread of `forward`."""
+
+
+@runtime_checkable
+class ExpertEngine(Protocol):
+    """An engine that may keep a mixture's experts on demand."""
+
+    def expert_counts(self) -> ExpertCounts:
+        """Since it was loaded; from any thread. All 0 where all experts are resident."""

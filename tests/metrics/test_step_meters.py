@@ -10,7 +10,8 @@ from headrace.core.model import ModelInfo
 from headrace.core.request import Sampling
 from headrace.core.step_model import StepSample
 from headrace.executor.engines.reference import Float32, Int64, ReferenceEngine
-from headrace.executor.meters import DecoderMeters
+from headrace.executor.experts.counts import ExpertCounts
+from headrace.executor.meters import DecoderMeters, watch_experts
 from headrace.executor.sequence import Job
 from headrace.executor.step_reading import StepReading
 from headrace.executor.step_result import StepResult
@@ -100,3 +101,18 @@ def test_a_step_is_late_by_a_factor_and_by_some_time(predicted_s: float | None, 
     meters = DecoderMeters(metrics, ReferenceEngine(INFO, 512).spec, 0)
     meters.stepped(StepReading(StepSample(1, 0, took_s), 1, predicted_s=predicted_s))
     assert metrics.registry.get_sample_value("headrace_late_steps_total") == late
+
+
+def test_experts_on_demand_are_counted() -> None:
+    metrics, counts = Metrics("executor"), [ExpertCounts(5, 2, 3, 1, 0.25, 300, 200)]
+    watch_experts(metrics, lambda: counts[-1])
+    metrics.refresh()
+    counts.append(ExpertCounts(9, 2, 4, 1, 0.5, 400, 200))
+    metrics.refresh()
+    value = metrics.registry.get_sample_value
+    found = {each: value("headrace_expert_requests_total", {"outcome": each}) for each in ("hit", "early", "miss")}
+    assert found == {"hit": 9, "early": 2, "miss": 4}
+    assert value("headrace_expert_copied_bytes_total", {"reason": "demand"}) == 400
+    assert value("headrace_expert_copied_bytes_total", {"reason": "ahead"}) == 200
+    assert value("headrace_expert_stall_seconds_total") == 0.5
+    assert value("headrace_experts_wasted_total") == 1

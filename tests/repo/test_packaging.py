@@ -22,6 +22,7 @@ LAZY = {
     "headrace.executor.engines.openvino",
     "headrace.executor.engines.openvino_encoder",
     "headrace.executor.engines.packed_graph",
+    "headrace.executor.engines.torch_experts",
     "headrace.executor.tensorrt.engines",
     "headrace.executor.tensorrt.graph",
     "headrace.gateway.openai.admitting",
