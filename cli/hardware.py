@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.chassis.config import load_settings
+from headrace.executor.backends.presence import describe as describe_backends
 from headrace.executor.hardware.detect import detect
 from headrace.executor.hardware.device import Device, Machine
 from headrace.executor.hardware.fabric import describe, detect_fabric
@@ -17,6 +18,7 @@ from headrace.executor.hardware.fabric_probe import probe_fabric
 from headrace.executor.hardware.probe import probe, record, recorded
 from headrace.executor.hardware.profile import profile_path, read_all
 from headrace.executor.hardware.report import Chosen, report
+from headrace.executor.transfers.trial import run_trial
 
 
 def hardware(
@@ -27,8 +29,16 @@ def hardware(
     target: Annotated[
         Path | None, typer.Option("--record", metavar="FOLDER", help="Also write what the tools said, one file each.")
     ] = None,
+    transfers: Annotated[
+        bool, typer.Option("--transfers", help="Only move memory between two processes by NIXL, and say how fast.")
+    ] = False,
 ) -> None:
     """Print the devices of this machine, the shapes chosen for them, and why."""
+    if transfers:
+        trial = run_trial()
+        said = "as it was" if trial.right else "DAMAGED"
+        typer.echo(f"nixl: {trial.size_bytes >> 20} MiB came {said}, at {trial.bytes_per_s / 1e9:.1f} GB/s")
+        return
     outputs = recorded(source) if source else probe() | probe_fabric()
     if target is not None:
         record(outputs, target)
@@ -39,7 +49,8 @@ def hardware(
     if as_json:
         found = {"num_threads": machine.cpu.num_threads, "num_cores": machine.cpu.num_cores, "limit": machine.cpu.limit}
         tuned = {name: asdict(each) for name, each in profiles.items()}
-        whole = {"cpu": found, "devices": [each.as_json() for each in chosen], "measured": tuned}
+        devices = [each.as_json() | {"backends": dict(describe_backends(each.device))} for each in chosen]
+        whole = {"cpu": found, "devices": devices, "measured": tuned}
         whole["fabric"] = asdict(fabric) | {"rdma": fabric.rdma}
         print(json.dumps(whole | {"faults": list(machine.faults)}, indent=1))
         return
@@ -88,6 +99,8 @@ def _table(chosen: Chosen) -> Table:
     }
     for name, choice in rows.items():
         table.add_row(name, str(choice.value), choice.why)
+    for name, said in describe_backends(chosen.device):
+        table.add_row("runs on", name, said)
     if chosen.shape.note:
         table.add_row("note", "", chosen.shape.note)
     return table

@@ -19,6 +19,7 @@ SERVICES = {"gateway", "scheduler", "executor", "preprocess"}
 NEEDS = {"gateway": set(), "scheduler": set(), "executor": set(), "preprocess": {"tokenizers", "jinja2"}}
 """The heavy libraries that a service may import to start. An engine's own stand in its module, loaded by name."""
 LAZY = {
+    "headrace.executor.backends.torch_native",
     "headrace.executor.engines.openvino",
     "headrace.executor.engines.openvino_encoder",
     "headrace.executor.engines.packed_graph",

@@ -1,0 +1,1 @@
+"""What runs models on each kind of device: which packages, and how a model is brought there."""
