@@ -22,7 +22,9 @@ def main(source: Path, target: Path) -> None:
     fresh.load_state_dict(loaded.state_dict())
     staged = target.with_name(target.name + ".part")
     fresh.save_pretrained(staged)
-    transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(staged)
+    transformers.AutoTokenizer.from_pretrained(
+        source.parent, gguf_file=source.name, trust_remote_code=False
+    ).save_pretrained(staged)
     staged.rename(target)
 
 

@@ -223,11 +223,12 @@ def _report(turn: Turn, event: ExecutorReported) -> None:
         return
     for request_id in event.started_ids:
         _start(turn, executor, request_id)
-    for request_id, tokens in zip_longest(event.finished_ids, event.output_tokens[: len(event.finished_ids)]):
-        held = executor.ledger.reservations.get(request_id)
-        if held is not None and held.request is not None and tokens is not None:
-            state.predictor.observe_answer(held.request, tokens)
-        _finish(turn, executor, request_id)
+    if event.finished_ids:
+        for request_id, tokens in zip_longest(event.finished_ids, event.output_tokens[: len(event.finished_ids)]):
+            held = executor.ledger.reservations.get(request_id)
+            if held is not None and held.request is not None and tokens is not None:
+                state.predictor.observe_answer(held.request, tokens)
+            _finish(turn, executor, request_id)
     if event.added_prefixes or event.removed_prefixes:
         state.prefixes.remove(executor.executor_id, event.removed_prefixes)
         state.prefixes.add(executor.executor_id, event.added_prefixes)

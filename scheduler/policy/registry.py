@@ -56,6 +56,7 @@ class OpenExecutors:
     def __init__(self) -> None:
         self._members: dict[str, Executor] = {}
         self._heap: list[tuple[float, int, int, Executor]] = []  # load, number, version; old versions are passed over
+        self._moved: dict[Executor, float] = {}  # to be put into the heap once somebody asks for the order
 
     def __contains__(self, executor_id: str) -> bool:
         return executor_id in self._members
@@ -63,16 +64,20 @@ class OpenExecutors:
     def put(self, executor: Executor, load: float) -> None:
         """Open at this load, as of its present version."""
         self._members[executor.executor_id] = executor
-        heapq.heappush(self._heap, (load, executor.number, executor.version, executor))
-        if len(self._heap) > 4 * len(self._members) + 64:
-            self._heap = [entry for entry in self._heap if self._current(entry)]
-            heapq.heapify(self._heap)
+        self._moved[executor] = load
 
     def discard(self, executor: Executor) -> None:
-        self._members.pop(executor.executor_id, None)
+        if self._members.pop(executor.executor_id, None) is not None:
+            self._moved.pop(executor, None)
 
     def by_load(self) -> Iterator[Executor]:
         """None may be changed before the iterator has been closed."""
+        for executor, load in self._moved.items():
+            heapq.heappush(self._heap, (load, executor.number, executor.version, executor))
+        self._moved.clear()
+        if len(self._heap) > 4 * len(self._members) + 64:
+            self._heap = [entry for entry in self._heap if self._current(entry)]
+            heapq.heapify(self._heap)
         taken = []
         try:
             while self._heap:

@@ -50,7 +50,11 @@ async def test_a_key_says_who_calls_and_what_is_allowed(world, keys_file):
         await w.idle()
 
 
-@pytest.mark.parametrize("authorization", [None, "Bearer hr_wrong", f"Basic {MILLS}", "Bearer"])
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "Bearer hr_wrong", f"Basic {MILLS}", "Bearer"],
+    ids=["none", "wrong", "another scheme", "empty"],
+)
 @pytest.mark.parametrize(
     ("method", "path"),
     [

@@ -53,6 +53,7 @@ def test_data_goes_in_and_out_at_its_place(shared, regions):
         (f"/{PREFIX}object", 60, 8, "byte_size"),
         (f"/{PREFIX}object", 2**64 - 1, 2**64 - 1, "byte_size"),
     ],
+    ids=["other", "parent", "far", "empty", "no bytes", "too many bytes", "past the end", "overflow"],
 )
 def test_what_is_outside_is_not_registered(shared, regions, key, offset, byte_size, field):
     with pytest.raises(InvalidRequest) as refused:
