@@ -54,6 +54,8 @@ GOALS: Mapping[str, Goal] = {
     "precision.cost_cut": Goal("share", "higher", 0.65),
     "prefix.ttft_ratio": Goal("x", "higher", 5.0),
     "prefix.hit_gap_points": Goal("points", "lower", 2.0),
+    "experts.mismatches": Goal("answers", "lower", 0.0),
+    "experts.slowdown_half": Goal("x", "lower", None),
     "memory.fragmentation": Goal("share", "lower", 0.01),
     "memory.oom": Goal("answers", "lower", 0.0),
     "memory.return_s": Goal("s", "lower", 5.0),

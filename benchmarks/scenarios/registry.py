@@ -12,6 +12,7 @@ from headrace.benchmarks.scenarios import (
     buckets,
     chaos,
     exact,
+    experts,
     memory,
     overhead,
     precision,
@@ -125,6 +126,11 @@ SCENARIOS: Mapping[str, Scenario] = {
         "answers to JSON schemas that parse and validate, and what 64 streams lose when a quarter are bound to one",
         structured.run,
         ("structured.valid", "structured.cost"),
+    ),
+    "experts": Scenario(
+        "a random mixture of experts, its experts on demand: hit rate, stall and speed over places and batch",
+        experts.run,
+        ("experts.mismatches", "experts.slowdown_half"),
     ),
     "memory": Scenario(
         "twice as many streams as KV memory fits: what fails, what lies unused under load, when it goes back",

@@ -14,8 +14,9 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from headrace.core.errors import EngineNotReady
 from headrace.core.request import Precision
+from headrace.executor.engines.candidates import CandidateOutput
 from headrace.executor.engines.loading import not_loaded
-from headrace.executor.engines.protocol import EngineSpec, Float32, Int32, StepPlan
+from headrace.executor.engines.protocol import EngineSpec, Int32, StepPlan
 from headrace.executor.hardware.defaults import host
 from headrace.executor.memory.host_arena import HostArena
 from headrace.executor.memory.layered import LayeredMemory
@@ -29,48 +30,6 @@ _PROPERTIES: dict[Precision, dict[str, str]] = {
 }
 _GROUP = 64  # vocabulary entries a group in the two-stage top-k
 _LOWEST = float(np.finfo(np.float32).min)
-
-
-class OpenVinoOutput:
-    """Views of the last step's output tensors: each row's K best entries in no order, and all its logits.
-
-    The graph's own stable sort takes a large part of a step, so the order is made here, when asked for.
-    """
-
-    def __init__(self, ids: Int32, values: Float32, logits: Float32) -> None:
-        self._ids = ids
-        self._values = values
-        self._logits = logits
-        self._ordered: tuple[Int32, Float32] | None = None
-
-    @property
-    def best(self) -> tuple[Int32, Float32]:
-        best: Float32 = self._values.max(axis=1)
-        ids: Int32 = np.where(self._values == best[:, None], self._ids, self._logits.shape[1]).min(axis=1)
-        return ids, best
-
-    @property
-    def candidate_ids(self) -> Int32:
-        return self._in_order()[0]
-
-    @property
-    def candidate_logits(self) -> Float32:
-        return self._in_order()[1]
-
-    def logits(self, row: int) -> Float32:
-        row_logits: Float32 = self._logits[row]
-        return row_logits
-
-    def _in_order(self) -> tuple[Int32, Float32]:
-        if self._ordered is None:
-            order = np.lexsort((self._ids, -self._values))
-            ids: Int32 = np.take_along_axis(self._ids, order, axis=1)
-            values: Float32 = np.take_along_axis(self._values, order, axis=1)
-            for row, last in enumerate(values[:, -1]):
-                ties = np.count_nonzero(values[row] == last)  # which of the equal ones came in was the graph's choice
-                ids[row, -ties:] = np.flatnonzero(self._logits[row] == last)[:ties]
-            self._ordered = ids, values
-        return self._ordered
 
 
 class OpenVinoEngine:
@@ -145,7 +104,7 @@ class OpenVinoEngine:
             architecture=cpu.architecture(num_threads),
         )
 
-    def forward(self, plan: StepPlan) -> OpenVinoOutput:
+    def forward(self, plan: StepPlan) -> CandidateOutput:
         begins = plan.subsequence_begins
         lengths = np.diff(begins)
         positions = np.arange(len(plan.token_ids), dtype=np.int64) + np.repeat(plan.past_lens - begins[:-1], lengths)
@@ -164,7 +123,7 @@ class OpenVinoEngine:
         self._request.infer()
         rows = len(plan.wanted_tokens)
         logits = self._request.get_tensor("logits").data.reshape(rows, -1)
-        return OpenVinoOutput(
+        return CandidateOutput(
             self._request.get_tensor("candidate_ids").data,
             self._request.get_tensor("candidate_logits").data,
             logits,

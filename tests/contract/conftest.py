@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
+from headrace.benchmarks.random_decoders import random_decoder
 from headrace.chassis.config import default_home
 from headrace.core.model import ModelInfo
 from headrace.core.request import Precision
 from headrace.executor.engines.openvino import OpenVinoEngine
 from headrace.executor.engines.protocol import Engine, Float32, StepPlan
 from headrace.executor.engines.reference import ReferenceEngine
+from headrace.executor.engines.torch_engine import TorchEngine
 from headrace.models.add import add
 from headrace.models.repository import Repository
 
@@ -38,11 +41,26 @@ def variant(precision: Precision) -> Callable[[], Engine]:
     return load
 
 
+def small(kind: str, resident_experts: int = 0) -> Callable[[], Engine]:
+    """A decoder of few parameters, its weights random and always the same."""
+
+    def load() -> Engine:
+        torch.set_num_threads(1)  # more cost such small products more than they save
+        return TorchEngine(random_decoder(kind), Precision.FP32, kv_bytes=64 << 20, resident_experts=resident_experts)
+
+    return load
+
+
 LOADERS: dict[str, Callable[[], Engine]] = {
     "reference": reference,
     "openvino": openvino,
     "openvino-fp32": variant(Precision.FP32),
     "openvino-bf16": variant(Precision.BF16),
+    "torch-llama": small("llama"),
+    "torch-qwen3": small("qwen3"),
+    "torch-gemma2": small("gemma2"),
+    "torch-mixtral": small("mixtral", resident_experts=3),
+    "torch-olmoe": small("olmoe", resident_experts=5),
 }
 
 

@@ -19,6 +19,12 @@ PATIENCE_S = 120
 Answers = dict[tuple[str, int], list[Any]]
 
 
+@pytest.fixture(autouse=True)
+def exact(engine: Engine) -> None:
+    if not engine.spec.exact:
+        pytest.skip("only exact engines have their answers guessed ahead")
+
+
 class Run:
     """The jobs on a worker of their own, to the end; `displacer` comes in after so many deliveries."""
 
