@@ -29,6 +29,7 @@ GOALS: Mapping[str, Goal] = {
     "overhead.ttft_ms": Goal("ms", "lower", 3.0),
     "overhead.scheduling_share": Goal("share", "lower", 0.01),
     "tracing.cost": Goal("share", "lower", 0.02),
+    "tracing.cpu_cost": Goal("share", "lower", 0.02),
     "exact.mismatches": Goal("answers", "lower", 0.0),
     "vip.realtime_mean_cut": Goal("share", "higher", 0.8),
     "vip.realtime_p99_cut": Goal("share", "higher", 0.8),

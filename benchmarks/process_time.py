@@ -4,17 +4,33 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+SUPERVISOR = "supervisor"
+
 
 def cpu_s(root_pid: int) -> dict[str, float]:
     """CPU seconds so far of each service below the supervisor, by service name; empty without /proc."""
-    times: dict[str, float] = {}
-    for service, pid in pids(root_pid).items():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        times[service] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime + stime
-    return times
+    times = {service: _used_s(Path(f"/proc/{pid}/stat")) for service, pid in pids(root_pid).items()}
+    return {service: used_s for service, used_s in times.items() if used_s is not None}
+
+
+def threads_cpu_s(root_pid: int) -> dict[tuple[str, int], float]:
+    """CPU seconds so far of each thread of the services and of the supervisor, by service name and thread id; empty
+    without /proc."""
+    times = {
+        (service, int(thread.name)): _used_s(thread / "stat")
+        for service, pid in {SUPERVISOR: root_pid, **pids(root_pid)}.items()
+        for thread in Path(f"/proc/{pid}/task").glob("*")
+    }
+    return {thread: used_s for thread, used_s in times.items() if used_s is not None}
+
+
+def _used_s(stat: Path) -> float | None:
+    """None where it has just ended."""
+    try:
+        fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime + stime
 
 
 def pids(root_pid: int) -> dict[str, int]:

@@ -18,7 +18,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from headrace.chassis.config import TlsSettings
+from headrace.chassis.loop_time import busy_s
 from headrace.chassis.metric_table.metric import Metric
+from headrace.chassis.metric_table.process import LOOP_BUSY_SECONDS
 from headrace.chassis.scrape_port import start_scrape_port
 from headrace.core.errors import ConfigError
 
@@ -39,6 +41,8 @@ class Metrics:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.registry.register(_Refresh(self))  # first, so that the others show what it reads
         ProcessCollector(registry=self.registry)
+        loop_busy = Total(self.counter(LOOP_BUSY_SECONDS))
+        self.before_scrape(lambda: loop_busy.is_now(busy_s()))
 
     def counter(self, metric: Metric) -> Counter:
         """The counter of this name; the same one each time. Raises ValueError where the service has no such."""
@@ -112,11 +116,11 @@ class Metrics:
 
 
 class Total:
-    """A counter that follows a total that somebody else keeps."""
+    """A counter that follows a total that somebody else keeps; what that was `already` is not counted."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, already: float = 0.0) -> None:
         self._counter = counter
-        self._last = 0.0
+        self._last = already
 
     def is_now(self, total: float) -> None:
         self._counter.inc(max(0.0, total - self._last))

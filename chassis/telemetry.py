@@ -24,6 +24,9 @@ from headrace.core.role import Role
 OWN_COLLECTOR = "headrace"
 """The scheme of an endpoint that is a suite's own collector with TLS: reached with the services' certificates."""
 
+EXPORT_MS, EXPORT_MS_VARIABLE = 1_000, "OTEL_BSP_SCHEDULE_DELAY"
+"""How long spans gather. Most of what tracing costs are the calls that send them, so a shorter time is dearer."""
+
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -56,7 +59,9 @@ def telemetry(
     # where all are kept, OTEL_TRACES_SAMPLER may say otherwise
     sampler = ShareSampler(settings.sample_ratio, holding=holding) if settings.sample_ratio < 1 else None
     provider = TracerProvider(resource=resource, sampler=sampler)
-    exporting = BatchSpanProcessor(_exporter(endpoint, tls), schedule_delay_millis=500)
+    exporting = BatchSpanProcessor(
+        _exporter(endpoint, tls), schedule_delay_millis=None if EXPORT_MS_VARIABLE in os.environ else EXPORT_MS
+    )
     provider.add_span_processor(exporting)
     if sampler is not None and holding:
         provider.add_span_processor(HeldSpans(exporting, settings.keep_slower_ms / 1000))

@@ -3,6 +3,9 @@
 Pure: each row looks at the figures and says what it found.
 """
 
+from collections.abc import Sequence
+from statistics import median
+
 from headrace.cli.figures import Figures
 from headrace.cli.finding import Finding
 
@@ -14,6 +17,11 @@ FULL_SHARE = 0.95
 SEEN_S = 0.2
 """Steps of so many rows that took less in all say little."""
 MORE_ROWS, LEAST_GAIN, NEAR_PEAK = 4, 1.3, 0.5
+SLOWER = 1.6
+"""So many times as long as before, at the same work, is a device that has become slower."""
+BEHIND = 2.0
+"""So many times as long as its peers'. Rows of one kind of step differ by less than this factor."""
+LOW_CLOCK, HELD_SHARE = 0.6, 0.2
 
 
 def memory_pressure(f: Figures) -> Finding | None:
@@ -99,6 +107,53 @@ def flat_throughput(f: Figures) -> Finding | None:
     return None
 
 
+def straggler(f: Figures) -> Finding | None:
+    """The executor that takes far longer for a token than those that serve the same on the same kind of machine, in
+    steps of about as many rows."""
+    behind: dict[str, tuple[float, float, int]] = {}
+    for fleet in _fleets(f).values():
+        for address, device in fleet.items():
+            compared = _beside(device, [peer for other, peer in fleet.items() if other != address])
+            if compared is not None:
+                behind[address] = (*compared, len(fleet) - 1)
+    address = max(behind, key=lambda each: behind[each][0] / behind[each][1], default="")
+    if not address or behind[address][0] < BEHIND * behind[address][1]:
+        return None
+    own_s, theirs_s, num_peers = behind[address]
+    evidence = (
+        f"{address} takes {own_s * 1000:.1f} ms a token in steps of as many rows as "
+        f"{'its peer that takes' if num_peers == 1 else f'its {num_peers} peers that take'} {theirs_s * 1000:.1f} ms"
+    )
+    return Finding("straggler", evidence, "Look at that machine: clocks, heat, what else runs there. Or drain it.")
+
+
+def slowed_down(f: Figures) -> Finding | None:
+    """A device that does the same work more slowly than before, or whose clock is low while it computes."""
+    worst: tuple[float, str, list[str]] = (0.0, "", [])
+    for address, device in f.services("kv_bytes").items():
+        signs, weight = [], 0.0
+        usual_s, took_s = device.grown("usual_step_seconds_total"), device.grown("decode_step_seconds_total")
+        if usual_s >= SEEN_S and took_s >= SLOWER * usual_s:
+            signs.append(f"steps take {took_s / usual_s:.1f} times as long as before at the same shape")
+            weight = took_s / usual_s
+        now_hz, most_hz = (device.level("device_clock_hertz", kind=kind) for kind in ("now", "most"))
+        if device.rate("step_seconds_sum") >= IDLE_SHARE and 0 < now_hz < LOW_CLOCK * most_hz:
+            signs.append(f"its clock is {now_hz / 1e9:.1f} of {most_hz / 1e9:.1f} GHz")
+            weight = max(weight, most_hz / now_hz)
+        for reason in device.values("clock_limited_seconds_total", "reason"):
+            held = device.rate("clock_limited_seconds_total", reason=reason)
+            if held >= HELD_SHARE:
+                signs.append(f"{reason} holds its clock down {min(1.0, held):.0%} of the time")
+                weight = max(weight, 1.0)
+        if weight > worst[0]:
+            worst = (weight, address, signs)
+    _, address, signs = worst
+    if not signs:
+        return None
+    advice = "Look at its cooling, its power limit and its governor; where its clock is not told, for other load there."
+    return Finding("device slowed down", f"{address}: {', '.join(signs)}", advice)
+
+
 def late_steps(f: Figures) -> Finding | None:
     late = {address: device.grown("late_steps_total") for address, device in f.services("late_steps_total").items()}
     total = sum(late.values())
@@ -107,6 +162,37 @@ def late_steps(f: Figures) -> Finding | None:
     worst = max(late, key=lambda each: late[each])
     evidence = f"{total:.0f} far later than predicted, {late[worst]:.0f} of them at {worst}"
     return Finding("late steps", evidence, "Look for other load, clocks and swapping on that machine.")
+
+
+def _fleets(f: Figures) -> dict[tuple[str, ...], dict[str, Figures]]:
+    """Executors that should be as fast, by address."""
+    fleets: dict[tuple[str, ...], dict[str, Figures]] = {}
+    for address, device in f.services("served").items():
+        alike = tuple(
+            label for name in ("model", "precision", "architecture") for label in device.values("served", name)
+        )
+        fleets.setdefault(alike, {})[address] = device
+    return fleets
+
+
+def _beside(device: Figures, peers: Sequence[Figures]) -> tuple[float, float] | None:
+    """Seconds a token of its steps that only decoded, and what the median peer would have taken for them; None where
+    no peer has had steps of as many rows."""
+    own_s = theirs_s = tokens = 0.0
+    for rows in device.values("decode_step_seconds_total", "rows"):
+        took_s, made = _decoded(device, rows)
+        speeds = [peer_s / peer_made for peer_s, peer_made in (_decoded(peer, rows) for peer in peers) if peer_made]
+        if made and speeds:
+            own_s, tokens = own_s + took_s, tokens + made
+            theirs_s += median(speeds) * made
+    return (own_s / tokens, theirs_s / tokens) if tokens and own_s >= SEEN_S else None
+
+
+def _decoded(device: Figures, rows: str) -> tuple[float, float]:
+    """Seconds and tokens of its steps of so many rows at most, meanwhile."""
+    names = ("decode_step_seconds_total", "decode_step_tokens_total")
+    took_s, made = (device.grown(name, rows=rows) for name in names)
+    return took_s, made
 
 
 def _kv_share(device: Figures, *states: str) -> float:

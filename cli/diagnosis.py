@@ -5,9 +5,18 @@ Every finding has its evidence in numbers, and the next thing to do.
 
 from collections.abc import Callable, Sequence
 
-from headrace.cli.device_findings import device_full, flat_throughput, idle_with_queue, late_steps, memory_pressure
+from headrace.cli.device_findings import (
+    device_full,
+    flat_throughput,
+    idle_with_queue,
+    late_steps,
+    memory_pressure,
+    slowed_down,
+    straggler,
+)
 from headrace.cli.figures import Figures
 from headrace.cli.finding import Finding
+from headrace.cli.gateway_findings import gateway_limit
 
 
 def diagnose(figures: Figures) -> list[Finding]:
@@ -99,12 +108,15 @@ TABLE: Sequence[Callable[[Figures], Finding | None]] = (
     memory_pressure,
     device_full,
     idle_with_queue,
+    gateway_limit,
     displacement_storm,
     tokenizer_saturated,
     slow_first_token,
     screen_without_verdict,
     screen_slow,
     late_steps,
+    straggler,
+    slowed_down,
     flat_throughput,
     scheduling_share,
     slow_readers,

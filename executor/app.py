@@ -13,12 +13,14 @@ from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
 from headrace.core.model import ModelInfo
 from headrace.core.request import QosClass
+from headrace.executor.device_meters import watch_device
 from headrace.executor.engines.protocol import EngineSpec, ExpertEngine
 from headrace.executor.engines.registry import load_engine, served
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.experts.counts import ExpertCounts
 from headrace.executor.guide import Guides
 from headrace.executor.hardware.defaults import filled_decoder, host
+from headrace.executor.hardware.readings import device_reading
 from headrace.executor.meters import DecoderMeters, watch_experts, weight_bytes
 from headrace.executor.prefixes import prefix_cache
 from headrace.executor.service import ExecutorService
@@ -54,6 +56,7 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
     metrics = metrics or Metrics("executor")
     meters = DecoderMeters(metrics, engine.spec, read_bytes)
     watch_experts(metrics, engine.expert_counts if isinstance(engine, ExpertEngine) else ExpertCounts)
+    meters.serves(entry.info.name)
 
     def new_service(executor_id: str, link: EnlistLink) -> ExecutorService:
         return ExecutorService(
@@ -90,7 +93,8 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
     )
     try:
         enlistment = _enlistment(entry.info, engine.spec, own.num_slots)
-        with guides:
+        with guides, device_reading(engine) as read:
+            watch_device(metrics, read)
             async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
                 yield handle
     finally:

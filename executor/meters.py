@@ -10,6 +10,7 @@ from headrace.executor.engines.protocol import EngineSpec
 from headrace.executor.event_wait import Lateness, OverdueWait
 from headrace.executor.experts.counts import ExpertCounts
 from headrace.executor.step_reading import StepReading
+from headrace.executor.usual_steps import UsualSteps
 from headrace.executor.worker import WorkerStatus
 
 PEAK_TOKENS = 64
@@ -59,6 +60,7 @@ class DecoderMeters(StepMeters):
         overdue = metrics.counter(table.OVERDUE_WAITS)
         self._overdue = {lateness: overdue.labels(lateness.value) for lateness in Lateness}
         seconds, tokens = metrics.counter(table.DECODE_STEP_SECONDS), metrics.counter(table.DECODE_STEP_TOKENS)
+        self._usual_seconds, self._usual = metrics.counter(table.USUAL_STEP_SECONDS), UsualSteps()
         self._decode_steps = {edge: (seconds.labels(f"{edge:.0f}"), tokens.labels(f"{edge:.0f}")) for edge in SIZES}
 
     def stepped(self, reading: StepReading) -> None:
@@ -69,11 +71,18 @@ class DecoderMeters(StepMeters):
             seconds, tokens = self._decode_steps[edge]
             seconds.inc(sample.duration_s)
             tokens.inc(sample.num_decodes)
+            usual_s = self._usual.observe(sample.num_decodes, reading.context_tokens, sample.duration_s)
+            self._usual_seconds.inc(usual_s)
         if reading.late:
             self._late.inc()
 
     def overdue(self, wait: OverdueWait) -> None:
         self._overdue[wait.lateness].inc()
+
+    def serves(self, model: str) -> None:
+        """Said once: what is loaded, and on what it runs."""
+        served = self._metrics.gauge(table.SERVED)
+        served.labels(model, self._spec.precision.name.lower(), self._spec.architecture).set(1)
 
     def watch(self, num_slots: int, status: Callable[[], WorkerStatus], num_paused: Callable[[], int]) -> None:
         """Reads what is held with each scrape."""

@@ -68,7 +68,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "tracing": Scenario(
         "every stream busy, with each request traced and with none: what tracing costs",
         tracing.run,
-        ("tracing.cost",),
+        ("tracing.cost", "tracing.cpu_cost"),
     ),
     "exact": Scenario(
         "tokens and logprobs of requests alone against the same in random company, bit for bit",

@@ -66,6 +66,24 @@ DECODE_STEP_TOKENS = counter(
     "Tokens of those passes.",
     "Nothing. A second of many rows that has no more than one of few: larger batches gain nothing here.",
 )
+USUAL_STEP_SECONDS = counter(
+    "usual_step_seconds",
+    _EXECUTOR,
+    "",
+    "seconds",
+    "What passes that only decoded usually take at their number of rows and length of context, of the same passes as "
+    "decode step seconds.",
+    "Nothing. Decode step seconds over it, above 1.6: the device does the same work more slowly than before, see its "
+    "clocks and what else runs there.",
+)
+SERVED = gauge(
+    "served",
+    _EXECUTOR,
+    "model precision architecture",
+    "executors",
+    "1: what the executor has loaded, and on what it runs.",
+    "Nothing: executors that say the same should be as fast.",
+)
 PEAK_TOKENS_PER_SECOND = gauge(
     "peak_tokens_per_second",
     _DEVICES,
@@ -81,6 +99,49 @@ MEMORY_READ_BYTES = counter(
     "bytes",
     "Counted: `weights` once a pass, `kv` of all rows' contexts.",
     "Near the machine's bandwidth: larger batches share the weights' reads; lower precision halves them.",
+)
+MEMORY_MOVED_BYTES = counter(
+    "memory_moved_bytes",
+    _DEVICES,
+    "",
+    "bytes",
+    "Measured: what a GPU's memory has read and written, of NVML's share of its peak (Hopper and later). "
+    "Unproved on a device.",
+    "As memory read bytes, which are counted; far above them: copies, or KV that is read more than once.",
+)
+MEMORY_PEAK_BYTES_PER_SECOND = gauge(
+    "memory_peak_bytes_per_second",
+    _DEVICES,
+    "",
+    "bytes/s",
+    "Bandwidth of a GPU's memory, of its bus's width and highest clock. Unproved on a device.",
+    "Nothing: bandwidth use is memory moved bytes over it.",
+)
+MEMORY_BUSY_RATIO = gauge(
+    "memory_busy_ratio",
+    _DEVICES,
+    "",
+    "ratio",
+    "How much of the last moment a GPU's memory was read or written in, whatever the width: an upper bound of its "
+    "use. Unproved on a device.",
+    "As memory read bytes.",
+)
+DEVICE_CLOCK_HERTZ = gauge(
+    "device_clock_hertz",
+    _DEVICES,
+    "kind",
+    "hertz",
+    "The device's clock: `now`, of a processor its fastest core's, and the `most` it can have. Not there where the "
+    "system does not tell, as in most virtual machines.",
+    "Nothing; `now` far below `most` under load: heat, a power limit or a power-saving governor.",
+)
+CLOCK_LIMITED_SECONDS = counter(
+    "clock_limited_seconds",
+    _DEVICES,
+    "reason",
+    "seconds",
+    "How long the device's clock was held down, by `heat` or `power`. Of a GPU unproved on a device.",
+    "Cooling or the power limit of that machine.",
 )
 LATE_STEPS = counter(
     "late_steps",

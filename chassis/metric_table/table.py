@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import ModuleType
 
-from headrace.chassis.metric_table import device, gateway, scheduler, text
+from headrace.chassis.metric_table import device, gateway, process, scheduler, text
 from headrace.chassis.metric_table.metric import Metric
 
 
@@ -12,7 +12,7 @@ def _stated(*modules: ModuleType) -> dict[str, Metric]:
     return {metric.name: metric for metric in found}
 
 
-TABLE: Mapping[str, Metric] = _stated(gateway, text, scheduler, device)
+TABLE: Mapping[str, Metric] = _stated(gateway, text, scheduler, device, process)
 """By name, in the order of the page."""
 
 

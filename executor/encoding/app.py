@@ -15,6 +15,7 @@ from headrace.chassis.config import AUTO_ENCODER, EncoderSettings, Settings
 from headrace.chassis.metrics import Metrics
 from headrace.chassis.server import ServerHandle
 from headrace.core.errors import ConfigError
+from headrace.executor.device_meters import watch_device
 from headrace.executor.encoding.codec import to_loaded
 from headrace.executor.encoding.rectangles import MOST_A_ROW
 from headrace.executor.encoding.service import EncoderService
@@ -22,6 +23,7 @@ from headrace.executor.encoding.worker import EncodeWorker
 from headrace.executor.engines.encoder import Encoder
 from headrace.executor.enlist import EnlistLink
 from headrace.executor.hardware.defaults import filled_encoder, host
+from headrace.executor.hardware.readings import device_reading
 from headrace.executor.meters import StepMeters, watch_encoder, weight_bytes
 from headrace.executor.serving import serving
 from headrace.models.manifest import verify
@@ -71,8 +73,10 @@ async def start(settings: Settings, tracer: Tracer, metrics: Metrics | None = No
             block_tokens=encoder.spec.context_tokens,
             architecture=encoder.spec.architecture,
         )
-        async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
-            yield handle
+        with device_reading(encoder) as read:
+            watch_device(metrics, read)
+            async with serving(own, settings.transport, enlistment, new_service, new_worker) as handle:
+                yield handle
     finally:
         encoder.close()
 

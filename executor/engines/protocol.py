@@ -128,3 +128,12 @@ class ExpertEngine(Protocol):
 
     def expert_counts(self) -> ExpertCounts:
         """Since it was loaded; from any thread. All 0 where all experts are resident."""
+
+
+@runtime_checkable
+class NvidiaEngine(Protocol):
+    """An engine on an NVIDIA device, which NVML then reads beside it."""
+
+    @property
+    def device_uuid(self) -> str:
+        """As NVML and `nvidia-smi -L` name it: GPU-…, or MIG-…"""

@@ -63,11 +63,28 @@ def test_single_ratios(lab: Lab) -> None:
 
 
 def test_what_tracing_costs_is_the_median_within_the_rounds(lab: Lab) -> None:
-    taken = {tracing.ON: windows(990, 480, 2000), tracing.OFF: windows(1000, 500, 1900)}
+    """Whatever the engine took: its time scatters."""
+
+    def measured(*rounds: tuple[int, float, float]) -> list[tracing.Measured]:
+        return [
+            tracing.Measured(window, {"engine": engine_s, "gateway": beside_s / 2, "executor": beside_s / 2})
+            for window, (_, engine_s, beside_s) in zip(windows(*(each[0] for each in rounds)), rounds, strict=True)
+        ]
+
+    taken = {
+        tracing.ON: measured((990, 11, 1.089), (480, 3, 0.576), (2000, 19, 2.26)),
+        tracing.OFF: measured((1000, 9, 1), (500, 4.5, 0.5), (1900, 17.1, 1.9)),
+    }
     report = tracing.report(lab, taken)
-    assert [figure.value for figure in report.figures] == [pytest.approx(0.01)]
-    assert report.figures[0].met
-    assert report.rows[-1].values["tokens/s"] == "+1.0%, +4.0%, -5.3%"
+    assert [figure.value for figure in report.figures] == [pytest.approx(0.01), pytest.approx(0.013)]
+    assert report.rows[-1].values == {"tokens/s": "+1.0%, +4.0%, -5.3%", "CPU ms a token": "+1.0%, +2.0%, +1.3%"}
+    assert report.rows[-2].values["CPU ms a token"] == "+1.30% ± 0.37%"
+    assert report.rows[1].note == "engine 9.000, executor 0.500, gateway 0.500"
+
+
+def test_threads_of_the_executor_that_compute_are_the_engines() -> None:
+    used = {("executor", 1): 0.5, ("executor", 2): 7.0, ("executor", 3): 0.25, ("gateway", 4): 3.0}
+    assert tracing.by_process(used, 10) == {"executor": 0.75, "engine": 7.0, "gateway": 3.0}
 
 
 def test_overhead_takes_the_median_of_paired_differences(lab: Lab) -> None:

@@ -1,25 +1,30 @@
-"""A suite of the reference engine with metrics on, watched as `headrace doctor` does."""
+"""A suite of the reference engine with metrics on, in this process or in several, watched as `headrace doctor` does."""
 
 import asyncio
+import json
 import os
 import shutil
 import socket
+import sys
 import sysconfig
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from headrace.chassis.config import default_home, load_settings
+from headrace.chassis.config import Settings, default_home, load_settings
 from headrace.cli.diagnosis import Finding, diagnose
 from headrace.cli.figures import Figures, Snapshot
+from headrace.cli.scraping import scraping as scraping_addresses
 from headrace.cli.scraping import suite as scraping
 from headrace.client import AsyncClient
 from headrace.models import reference
+from headrace.standalone.services import Service
 from headrace.standalone.single import running
 
 NUM_PORTS = 16
@@ -116,6 +121,93 @@ def watching(tmp_path: Path, metrics_port: int) -> Watching:
             yield watched
 
     return start
+
+
+@dataclass
+class Fleet:
+    """Services as processes of their own: a scheduler, executors and a gateway, and where their metrics are."""
+
+    gateway: str
+    executors: list[Process]
+    metrics: list[str]
+
+    async def finding(self, name: str, seconds: float = 1.0) -> Finding:
+        """The finding of this name, once there is one in so many seconds. Fails where there never is."""
+        scrape, found = scraping_addresses(None, self.metrics, "", None), list[Finding]()
+        try:
+            async with asyncio.timeout(BOUND_S):
+                while True:
+                    found = diagnose(await _seen_within(scrape, seconds))
+                    if named := [each for each in found if each.name == name]:
+                        return named[0]
+        except TimeoutError:
+            pytest.fail(f"only seen: {found}")
+
+
+async def _seen_within(scrape: Callable[[], Snapshot], seconds: float) -> Figures:
+    before, since = await asyncio.to_thread(scrape), time.monotonic()
+    await asyncio.sleep(seconds)
+    after = await asyncio.to_thread(scrape)
+    return Figures(before, after, time.monotonic() - since)
+
+
+class StartsFleet(Protocol):
+    """Starts an executor for each of these settings. All are killed at the end."""
+
+    def __call__(self, *executors: dict[str, Any]) -> AbstractAsyncContextManager[Fleet]: ...
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, metrics_port: int) -> StartsFleet:
+    @asynccontextmanager
+    async def start(*executors: dict[str, Any]) -> AsyncIterator[Fleet]:
+        reference.install(tmp_path)
+        scheduler, gateway, *own = (f"127.0.0.1:{metrics_port + place}" for place in range(2 + len(executors)))
+        common: dict[str, Any] = {
+            "models": {"home": tmp_path},
+            "scheduler": {"listen": scheduler, "lease_ms": 5_000, "grace_ms": 100},
+            "gateway": {"listen": gateway, "scheduler": scheduler},
+        }
+        engine = {"engine": "reference", "models": [reference.NAME], "scheduler": scheduler}
+        services = [
+            (Service.SCHEDULER, common),
+            *(
+                (Service.EXECUTOR, common | {"executor": {"listen": listen, **engine, **settings}})
+                for listen, settings in zip(own, executors, strict=True)
+            ),
+            (Service.GATEWAY, common),
+        ]
+        metrics = [f"127.0.0.1:{metrics_port + NUM_PORTS // 2 + place}" for place in range(len(services))]
+        async with AsyncExitStack() as stack:
+            processes = await asyncio.gather(
+                *(
+                    _process(service, load_settings(overrides={**each, "telemetry": {"metrics_listen": at}}), stack)
+                    for (service, each), at in zip(services, metrics, strict=True)
+                )
+            )
+            yield Fleet(gateway, processes[1:-1], metrics)
+
+    return start
+
+
+async def _process(service: Service, settings: Settings, stack: AsyncExitStack) -> Process:
+    """Listens when this returns."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "headrace.standalone.process", service), stdin=PIPE, stdout=PIPE
+    )
+
+    async def end() -> None:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    stack.push_async_callback(end)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(settings.model_dump_json().encode() + b"\n")
+    async with asyncio.timeout(BOUND_S):
+        assert "address" in json.loads(await process.stdout.readline())
+    return process
 
 
 @pytest.fixture(scope="session")

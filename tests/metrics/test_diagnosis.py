@@ -19,7 +19,14 @@ HEALTHY: Page = {
     'headrace_decode_step_tokens_total{rows="2"}': 200,
     'headrace_decode_step_seconds_total{rows="64"}': 3,
     'headrace_decode_step_tokens_total{rows="64"}': 3000,
+    "headrace_usual_step_seconds_total": 4,
+    'headrace_served{model="m",precision="int8",architecture="a"}': 1,
+    'headrace_device_clock_hertz{kind="now"}': 2.8e9,
+    'headrace_device_clock_hertz{kind="most"}': 3.4e9,
     "headrace_peak_tokens_per_second": 4000,
+    'headrace_permits_limit{unit="requests"}': 1000,
+    'headrace_permits_in_use{unit="requests"}': 40,
+    "headrace_loop_busy_seconds_total": 5,
     "headrace_prepare_threads": 2,
     "headrace_step_seconds_sum": 8,
     "headrace_ttft_seconds_sum": 20,
@@ -41,6 +48,9 @@ FAULTS: dict[str, Page] = {
         'headrace_queue_age_seconds{class="batch"}': 4,
     },
     "throughput does not rise with batch": {'headrace_decode_step_tokens_total{rows="64"}': 700},
+    "gateway is the limit": {"headrace_step_seconds_sum": 2, "headrace_loop_busy_seconds_total": 9.8},
+    "straggler": {},
+    "device slowed down": {"headrace_usual_step_seconds_total": 2},
     "displacement storm": {"headrace_displacements_total": 80},
     "tokenizer saturated": {"headrace_prepare_waiting": 9},
     "slow first token: preprocess": {"headrace_prepare_seconds_sum": 15},
@@ -51,6 +61,14 @@ FAULTS: dict[str, Page] = {
     "client reads slowly": {"headrace_unread_frames": 100, "headrace_gateway_running_requests": 4},
     "bucket edges gone wrong": {"headrace_batch_tokens_total": 9_000, "headrace_batch_padding_tokens_total": 9_000},
 }
+BESIDE: dict[str, Page] = {
+    "straggler": {
+        'headrace_served{model="m",precision="int8",architecture="a"}': 1,
+        'headrace_decode_step_seconds_total{rows="64"}': 1,
+        'headrace_decode_step_tokens_total{rows="64"}': 3000,
+    }
+}
+"""What another service of the same suite says."""
 
 
 def _figures(page: Page, before: str = "") -> Figures:
@@ -68,7 +86,8 @@ def test_a_healthy_suite_has_nothing_wrong() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named(name: str) -> None:
-    assert [finding.name for finding in diagnose(_figures({**HEALTHY, **FAULTS[name]}))] == [name]
+    pages = [{**HEALTHY, **FAULTS[name]}, *([BESIDE[name]] if name in BESIDE else [])]
+    assert [finding.name for finding in diagnose(_fleet(*pages))] == [name]
 
 
 def test_every_row_of_the_table_is_provoked_here() -> None:
@@ -76,7 +95,7 @@ def test_every_row_of_the_table_is_provoked_here() -> None:
 
 
 def test_the_pages_here_are_made_of_metrics_that_there_are() -> None:
-    for page in (HEALTHY, *FAULTS.values()):
+    for page in (HEALTHY, *FAULTS.values(), *BESIDE.values()):
         for name in page:
             bare = name.partition("{")[0]
             assert bare in METRICS or bare.removesuffix("_sum").removesuffix("_count") in METRICS, name
@@ -166,3 +185,60 @@ def test_flat_throughput_says_what_is_read(page: Page, advice: str) -> None:
 def test_a_device_at_its_peak_gains_nothing_by_larger_batches_and_that_is_no_fault() -> None:
     flat: Page = {'headrace_decode_step_tokens_total{rows="64"}': 700, "headrace_peak_tokens_per_second": 300}
     assert diagnose(_figures({**HEALTHY, **flat})) == []
+
+
+def test_a_straggler_is_told_by_steps_of_as_many_rows() -> None:
+    """Its few steps of two rows are cheap, and no peer has had such."""
+    (finding,) = diagnose(_fleet(HEALTHY, BESIDE["straggler"]))
+    assert finding.evidence == "e:0 takes 1.0 ms a token in steps of as many rows as its peer that takes 0.3 ms"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {'headrace_served{model="m",precision="int8",architecture="b"}': 1},
+        {'headrace_served{model="n",precision="int8",architecture="a"}': 1},
+        {'headrace_served{model="m",precision="fp32",architecture="a"}': 1},
+    ],
+    ids=["architecture", "model", "precision"],
+)
+def test_executors_that_should_not_be_as_fast_are_no_peers(other: Page) -> None:
+    fast = {name: value for name, value in BESIDE["straggler"].items() if "served" not in name}
+    assert diagnose(_fleet(HEALTHY, fast | other)) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "evidence"),
+    [
+        ({'headrace_device_clock_hertz{kind="now"}': 1.1e9}, "e:0: its clock is 1.1 of 3.4 GHz"),
+        ({'headrace_clock_limited_seconds_total{reason="heat"}': 4}, "e:0: heat holds its clock down 40% of the time"),
+        (
+            {"headrace_usual_step_seconds_total": 2},
+            "e:0: steps take 2.0 times as long as before at the same shape",
+        ),
+    ],
+    ids=["clock", "heat", "steps"],
+)
+def test_a_device_that_slowed_down_says_by_what_it_is_seen(page: Page, evidence: str) -> None:
+    (finding,) = diagnose(_fleet({**HEALTHY, **page}))
+    assert (finding.name, finding.evidence) == ("device slowed down", evidence)
+
+
+def test_the_low_clock_of_an_idle_device_is_no_fault() -> None:
+    idle: Page = {'headrace_device_clock_hertz{kind="now"}': 0.8e9, "headrace_step_seconds_sum": 2}
+    assert diagnose(_figures({**HEALTHY, **idle})) == []
+
+
+@pytest.mark.parametrize(("num_gateways", "advice"), [(1, "another gateway"), (2, "other gateways have time")])
+def test_a_gateway_without_permits_is_the_limit_where_devices_have_room(num_gateways: int, advice: str) -> None:
+    full: Page = {
+        'headrace_permits_in_use{unit="requests"}': 990,
+        'headrace_refusals_total{class="normal",reason="OVERLOADED"}': 12,
+    }
+    other: Page = {'headrace_permits_limit{unit="requests"}': 1000}
+    (finding,) = diagnose(_fleet({**HEALTHY, **full}, *[other] * (num_gateways - 1)))
+    assert finding.name == "gateway is the limit"
+    assert finding.evidence == "e:0 refused 12 calls, its 1000 requests are taken, while 30 of 64 slots are"
+    assert advice in finding.next_step
+    full_device: Page = {"headrace_slots_in_use": 60}
+    assert diagnose(_fleet({**HEALTHY, **full, **full_device})) == []
