@@ -204,7 +204,10 @@ class ExecutorSettings(_Section):
         pattern="^(auto|bf16|u8)$",
         description="auto: as exact as what is computed, bf16 or fp32; u8: half of bf16's memory, not exact",
     )
-    engine: str = Field("openvino", pattern="^(openvino|reference)$")
+    engine: str = Field("openvino", pattern="^(openvino|torch|reference)$")
+    resident_experts: int = Field(
+        0, ge=0, description="of a mixture's layer so many experts have a place at once, by engine torch; 0: all"
+    )
     reference_step_ms: float = Field(0.0, ge=0, description="how long a step of the reference engine takes")
     reference_row_ms: float = Field(0.0, ge=0, description="and how much longer with each row, as copies one by one do")
     threads: int = Field(0, ge=0, description="0: all processors that the process may use")

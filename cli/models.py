@@ -40,10 +40,21 @@ def add(
     precision: Annotated[
         str, typer.Option(metavar="NAMES", help="Further precisions of a decoder: fp32, bf16, or fp32,bf16.")
     ] = "",
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Keep a folder of safetensors as it is, for executor.engine torch.")
+    ] = False,
 ) -> None:
     """Fetch a model, convert it, check it against its source and store it."""
     from headrace.models.add import add as add_model
 
+    if checkpoint:
+        from headrace.models.checkpoint import install
+
+        entry = install(home, Path(source), name or Path(source).resolve().name)
+        print(
+            f"added {entry.info.name} ({entry.info.kind}, {entry.info.context_tokens} tokens of context, a checkpoint)"
+        )
+        return
     precisions = [_precision(each) for each in precision.split(",") if each]
     with _bars() as progress:
         added = add_model(home, source, progress, name=name, force=force, precisions=precisions)

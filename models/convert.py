@@ -148,7 +148,7 @@ def _bert(source: Path, folder: Path, stage: Stage) -> Converted:
     shape = bert_graph.BertShape.of(config)
     weights = _load_bert(source)
     ov.save_model(bert_graph.build(weights, shape), folder / GRAPH, compress_to_fp16=False)
-    tokenizer = _copy_texts(source, folder)
+    tokenizer = copy_texts(source, folder)
     stage("check")
     probes = _probes(tokenizer)
     expected = [
@@ -187,7 +187,7 @@ def _graph(found: Found, folder: Path, runtime: Environment, stage: Stage) -> Co
             f"OpenVINO cannot read {found.path.name}: {str(error).strip().splitlines()[-1]}"
         ) from error
     ov.save_model(model, folder / GRAPH, compress_to_fp16=False)
-    tokenizer = _copy_texts(texts, folder)
+    tokenizer = copy_texts(texts, folder)
     graph, probes = Graph(folder / GRAPH), _probes(tokenizer)
     if found.format is Format.ONNX:
         _install(runtime, stage)
@@ -202,9 +202,9 @@ def _graph(found: Found, folder: Path, runtime: Environment, stage: Stage) -> Co
         _want_mean_pooling(texts)
     return Converted(
         kind=graph.kind,
-        context_tokens=_encoder_context(texts, config) if graph.kind == "encoder" else _decoder_context(config),
+        context_tokens=_encoder_context(texts, config) if graph.kind == "encoder" else decoder_context(config),
         vocab_size=int(config["vocab_size"]) if graph.kind == "encoder" else graph.output_size or config["vocab_size"],
-        eos_token_ids=_eos_token_ids(texts, config) if graph.kind == "decoder" else (),
+        eos_token_ids=eos_token_ids(texts, config) if graph.kind == "decoder" else (),
         weights="as in the source",
         check=checked,
     )
@@ -212,8 +212,8 @@ def _graph(found: Found, folder: Path, runtime: Environment, stage: Stage) -> Co
 
 def _decoder(source: Path, folder: Path, torch: Environment, stage: Stage) -> Converted:
     config = read_json(source / "config.json")
-    context_tokens = _decoder_context(config)
-    tokenizer = _copy_texts(source, folder)
+    context_tokens = decoder_context(config)
+    tokenizer = copy_texts(source, folder)
     probes = _probes(tokenizer)
     _install(torch, stage)
     stage("convert")
@@ -229,7 +229,7 @@ def _decoder(source: Path, folder: Path, torch: Environment, stage: Stage) -> Co
         kind="decoder",
         context_tokens=context_tokens,
         vocab_size=graph.output_size or int(config["vocab_size"]),
-        eos_token_ids=_eos_token_ids(source, config),
+        eos_token_ids=eos_token_ids(source, config),
         weights="int8",
         check=_measured("transformers' forward pass in float32", agreement),
     )
@@ -252,7 +252,7 @@ def _load_bert(source: Path) -> dict[str, bert_forward.Float32]:
     return {name.removeprefix("bert."): tensor for name, tensor in weights.items()}
 
 
-def _copy_texts(source: Path, folder: Path) -> Tokenizer:
+def copy_texts(source: Path, folder: Path) -> Tokenizer:
     """Takes tokenizer and chat template over; the serving side pads and truncates, so the tokenizer must not."""
     try:
         tokenizer = Tokenizer.from_file(str(source / TOKENIZER))
@@ -300,14 +300,14 @@ def _encoder_context(source: Path, config: dict[str, Any]) -> int:
     return int(min(limits))
 
 
-def _decoder_context(config: dict[str, Any]) -> int:
+def decoder_context(config: dict[str, Any]) -> int:
     for key in ("max_position_embeddings", "n_positions", "n_ctx"):
         if config.get(key):
             return int(config[key])
     raise InvalidRequest("config.json does not say how long a context the model takes", field="source")
 
 
-def _eos_token_ids(source: Path, config: dict[str, Any]) -> tuple[int, ...]:
+def eos_token_ids(source: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Of generation_config.json, which knows the end of a turn, before config.json."""
     path = source / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}

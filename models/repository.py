@@ -36,6 +36,11 @@ class ModelEntry:
         """OpenVINO IR (its .bin beside it)."""
         return self.folder / self.variant_folder / "openvino_model.xml"
 
+    @property
+    def checkpoint(self) -> Path:
+        """What transformers wrote, for the torch engine; there where the model was added as a checkpoint."""
+        return self.folder / "checkpoint"
+
     def variant(self, precision: Precision) -> "ModelEntry":
         """The same model with its graph of another precision. Raises EngineNotReady where it has none."""
         if precision is self.precision:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headrace.chassis.config import ExecutorSettings
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, EngineNotReady
 from headrace.core.request import Precision
 from headrace.executor.engines.protocol import Engine
 from headrace.models.repository import ModelEntry
@@ -22,6 +22,9 @@ def served(settings: ExecutorSettings, entry: ModelEntry) -> ModelEntry:
     precision = entry.precision if name == "own" else Precision[name.upper()]
     if settings.engine == "reference":  # it has no weights
         return replace(entry, precision=Precision.FP32 if name == "own" else precision)
+    if settings.engine == "torch":  # a checkpoint is loaded in any precision
+        own = entry.precision if entry.precision in (Precision.FP32, Precision.BF16) else Precision.FP32
+        return replace(entry, precision=own if name == "own" else precision)
     return entry.variant(precision)
 
 
@@ -42,6 +45,10 @@ def load_engine(settings: ExecutorSettings, entry: ModelEntry) -> Engine:
             row_delay_s=settings.reference_row_ms / 1000,
             precision=entry.precision,
         )
+    if settings.engine == "torch":
+        return _torch(settings, entry)
+    if settings.resident_experts:
+        raise ConfigError("executor.resident_experts: only executor.engine torch keeps experts on demand")
     try:
         from headrace.executor.engines.openvino import OpenVinoEngine
     except ImportError as error:
@@ -52,4 +59,22 @@ def load_engine(settings: ExecutorSettings, entry: ModelEntry) -> Engine:
         threads=settings.threads,
         exact=settings.exact,
         kv_precision=settings.kv_precision,
+    )
+
+
+def _torch(settings: ExecutorSettings, entry: ModelEntry) -> Engine:
+    try:
+        from headrace.executor.engines.torch_engine import load
+    except ImportError as error:
+        raise ConfigError(f"executor.engine torch: {error}; install headrace[executor-torch]") from error
+    if not entry.checkpoint.is_dir():
+        raise EngineNotReady(
+            f"model {entry.info.name!r} has no checkpoint; run: headrace models add FOLDER --checkpoint", field="model"
+        )
+    return load(
+        entry.checkpoint,
+        entry.precision,
+        kv_bytes=settings.kv_bytes,
+        threads=settings.threads,
+        resident_experts=settings.resident_experts,
     )
