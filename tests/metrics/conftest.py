@@ -131,24 +131,24 @@ class Fleet:
     executors: list[Process]
     metrics: list[str]
 
-    async def finding(self, name: str, seconds: float = 1.0) -> Finding:
-        """The finding of this name, once there is one in so many seconds. Fails where there never is."""
-        scrape, found = scraping_addresses(None, self.metrics, "", None), list[Finding]()
+    async def look(self) -> Snapshot:
+        """What the services' metrics are now."""
+        return await asyncio.to_thread(scraping_addresses(None, self.metrics, "", None))
+
+    async def finding(self, name: str, before: Snapshot | None = None) -> Finding:
+        """The finding of this name, once there is one in what happens after `before`, or from now on. Fails where there
+        never is."""
+        found = list[Finding]()
+        before, since = before or await self.look(), time.monotonic()
         try:
             async with asyncio.timeout(BOUND_S):
                 while True:
-                    found = diagnose(await _seen_within(scrape, seconds))
+                    await asyncio.sleep(LOOK_S)
+                    found = diagnose(Figures(before, await self.look(), time.monotonic() - since))
                     if named := [each for each in found if each.name == name]:
                         return named[0]
         except TimeoutError:
             pytest.fail(f"only seen: {found}")
-
-
-async def _seen_within(scrape: Callable[[], Snapshot], seconds: float) -> Figures:
-    before, since = await asyncio.to_thread(scrape), time.monotonic()
-    await asyncio.sleep(seconds)
-    after = await asyncio.to_thread(scrape)
-    return Figures(before, after, time.monotonic() - since)
 
 
 class StartsFleet(Protocol):

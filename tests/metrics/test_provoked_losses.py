@@ -39,10 +39,9 @@ async def test_an_executor_is_held_up_then_lost_then_there_is_none(fleet: Any) -
             services.executors[0].send_signal(signal.SIGCONT)
             await asyncio.sleep(0.3)
         assert services.metrics[1] in (await held_up).evidence
-        losing = asyncio.create_task(services.finding("executor lost"))
-        await asyncio.sleep(0)
+        before = await services.look()
         services.executors[0].kill()
-        await losing
+        await services.finding("executor lost", before)
         await services.finding("no executor")
         output = await asyncio.to_thread(_doctor, *(f"--at={address}" for address in services.metrics))
         assert "no executor: none is ready" in output

@@ -35,7 +35,7 @@ async def busy(gateway: str, num_calls: int) -> AsyncIterator[None]:
 
 async def test_a_straggler_is_named(fleet: Any) -> None:
     async with fleet({"reference_step_ms": 4}, {"reference_step_ms": 24}) as services, busy(services.gateway, 8):
-        found = await services.finding("straggler", seconds=2.0)
+        found = await services.finding("straggler")
         assert found.evidence.startswith(services.metrics[2])
         assert "its peer that takes" in found.evidence
 
@@ -43,7 +43,7 @@ async def test_a_straggler_is_named(fleet: Any) -> None:
 async def test_a_device_that_becomes_slower_is_named(fleet: Any) -> None:
     async with fleet({"reference_step_ms": 5}) as services, busy(services.gateway, 2):
         await asyncio.sleep(1.0)  # what is usual is learnt
-        slowed = asyncio.create_task(services.finding("device slowed down", seconds=2.0))
+        slowed = asyncio.create_task(services.finding("device slowed down"))
         while not slowed.done():
             services.executors[0].send_signal(signal.SIGSTOP)
             await asyncio.sleep(0.4)
