@@ -239,7 +239,7 @@ async def test_a_lost_executor_fails_what_ran_there_and_may_not_move(world, unti
 
 
 async def test_a_slow_reader_holds_up_nobody_and_loses_nothing(world, until):
-    num_frames, frame = 3000, bytes(range(1, 128)) * 24
+    num_frames, frame = 3000, bytes(range(1, 128)) * 8
     sent = []
 
     async def script(run):
