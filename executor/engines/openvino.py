@@ -105,14 +105,12 @@ class OpenVinoEngine:
         )
 
     def forward(self, plan: StepPlan) -> CandidateOutput:
-        begins = plan.subsequence_begins
-        lengths = np.diff(begins)
-        positions = np.arange(len(plan.token_ids), dtype=np.int64) + np.repeat(plan.past_lens - begins[:-1], lengths)
+        lengths = np.diff(plan.subsequence_begins)
         feeds = {
             "input_ids": plan.token_ids,
-            "position_ids": positions,
+            "position_ids": plan.positions,
             "past_lens": plan.past_lens,
-            "subsequence_begins": begins,
+            "subsequence_begins": plan.subsequence_begins,
             "block_indices": plan.block_indices,
             "block_indices_begins": plan.block_indices_begins,
             "max_context_len": np.array((plan.past_lens + lengths).max(), np.int32),

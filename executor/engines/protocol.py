@@ -67,6 +67,14 @@ class StepPlan:
     wanted_tokens: Int64
     predicted_s: float | None = None
 
+    @property
+    def positions(self) -> Int64:
+        """Of each new token in its sequence [T]."""
+        begins = self.subsequence_begins
+        before = np.repeat(self.past_lens - begins[:-1], np.diff(begins))
+        positions: Int64 = np.arange(len(self.token_ids), dtype=np.int64) + before
+        return positions
+
 
 class StepOutput(Protocol):
     """The wanted rows' results; valid until the engine's next forward."""

@@ -85,7 +85,6 @@ class PagedKv:
         """Makes ready for a step; returns the new tokens' positions [T]."""
         begins, tables = plan.subsequence_begins, plan.block_indices_begins
         lengths = np.diff(begins)
-        positions = np.arange(len(plan.token_ids), dtype=np.int64) + np.repeat(plan.past_lens - begins[:-1], lengths)
         row_places = []
         for row in range(len(lengths)):
             blocks = plan.block_indices[tables[row] : tables[row + 1]].astype(np.int64)
@@ -98,7 +97,7 @@ class PagedKv:
         groups += [[row] for row in range(len(lengths)) if lengths[row] > 1]
         self._contexts = [_context(group, plan, row_places) for group in groups]
         self._masks = {}
-        return torch.from_numpy(positions)
+        return torch.from_numpy(plan.positions)
 
     def attend(
         self,
